@@ -97,7 +97,7 @@ BUILD_SANITIZED = PATH=$(CURDIR)/$(BIN):$$PATH cmake -G Ninja -S src/equalbits/r
 	-DEQUALBITS_SANITIZE=$(1) -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
 	PATH=$(CURDIR)/$(BIN):$$PATH cmake --build $(SANITIZED)/$(1)
 KERNEL_TESTS := $(addprefix tests/runtime/test_,native.py edges.py first_convolution.py tiles.py tables.py copies.py \
-	bytes.py functions.py format.py linear_rows.py decoder.py)
+	bytes.py functions.py format.py linear_rows.py decoder.py quantize.py)
 comma := ,
 sanitize: $(READY)
 	command -v cmake ninja >/dev/null || $(BIN)/python -m pip install --quiet cmake ninja

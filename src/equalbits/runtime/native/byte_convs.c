@@ -148,50 +148,54 @@ int eb_layout_bytes_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, 
     return 1;
 }
 
-/* The padded input: each pixel as it is, or its tables. */
-static void prepare_pixels(const eb_context *context, const eb_step *step, const uint8_t *from, uint8_t *to) {
-    const int64_t *field = step->field, channels = step->in.channels, groups = field[EB_GROUPS];
-    const int64_t left = field[EB_PAD_LEFT], right = field[EB_PAD_RIGHT], columns = step->in.columns;
-    const int64_t each = step->tables ? groups * step->prepared_bytes : channels;
-    const uint8_t zero = (uint8_t)-step->in.low;
-    void (*const make_tables)(const uint8_t *, int64_t, int, uint8_t *) = context->plan->byte_kernels->make_tables;
-    const int levels = (int)step->in.levels;
-    uint8_t around[16];
-    memset(around, zero, sizeof around);
-    for (int64_t row = -field[EB_PAD_TOP]; row < step->padded_rows - field[EB_PAD_TOP]; row++) {
+/* Rows [first, end) of the padded input, each pixel as it is. */
+static void pad_rows(const eb_step *step, const uint8_t *from, uint8_t *to, int64_t first, int64_t end) {
+    const int64_t *field = step->field, wide = step->in.columns * step->in.channels, line = step->padded_columns * step->in.channels;
+    const int64_t left = field[EB_PAD_LEFT] * step->in.channels;
+    to += first * line;
+    for (int64_t row = first - field[EB_PAD_TOP]; row < end - field[EB_PAD_TOP]; row++, to += line) {
         const int inside = row >= 0 && row < step->in.rows;
-        if (!step->tables) {
-            memset(to, zero, (size_t)((inside ? left : step->padded_columns) * channels));
-            if (inside) {
-                memcpy(to + left * channels, from + row * columns * channels, (size_t)(columns * channels));
-                memset(to + (left + columns) * channels, zero, (size_t)(right * channels));
-            }
-            to += step->padded_columns * each;
-            continue;
-        }
-        const int whole = inside && groups == 1 && step->group_in % 16 == 0; /* the pixels of a row follow each other */
-        for (int64_t x = -left; x < columns + right; x++, to += each) {
-            const int within = inside && x >= 0 && x < columns;
-            if (within && whole) {
-                make_tables(from + row * columns * channels, columns * channels, levels, to);
+        memset(to, (uint8_t)-step->in.low, (size_t)(inside ? left : line));
+        if (!inside) continue;
+        memcpy(to + left, from + row * wide, (size_t)wide);
+        memset(to + left + wide, (uint8_t)-step->in.low, (size_t)(line - left - wide));
+    }
+}
+
+/* The same, each pixel as its tables. */
+static void make_rows(const eb_byte_kernels *kernels, const eb_step *step, const uint8_t *from, uint8_t *to, int64_t first,
+                      int64_t end) {
+    const int64_t *field = step->field, channels = step->in.channels, groups = field[EB_GROUPS], columns = step->in.columns;
+    const int64_t each = groups * step->prepared_bytes, last = step->words - 1;
+    const int levels = (int)step->in.levels, whole = groups == 1 && step->group_in % 16 == 0; /* pixels follow each other */
+    uint8_t around[16], border[2][64]; /* tables of 16 channels, and of a group's last */
+    memset(around, (uint8_t)-step->in.low, sizeof around);
+    kernels->make_tables(around, 16, levels, border[0]);
+    kernels->make_tables(around, step->group_in - 16 * last, levels, border[1]);
+    to += first * step->padded_columns * each;
+    for (int64_t row = first - field[EB_PAD_TOP]; row < end - field[EB_PAD_TOP]; row++)
+        for (int64_t x = -field[EB_PAD_LEFT]; x < columns + field[EB_PAD_RIGHT]; x++, to += each) {
+            const int inside = row >= 0 && row < step->in.rows && x >= 0 && x < columns;
+            const uint8_t *at = from + (row * columns + x) * channels;
+            if (inside && whole) {
+                kernels->make_tables(at, columns * channels, levels, to);
                 x += columns - 1;
                 to += (columns - 1) * each;
                 continue;
             }
             for (int64_t group = 0; group < groups; group++) {
                 uint8_t *tables = to + group * step->prepared_bytes;
-                if (within) make_tables(from + (row * columns + x) * channels + group * step->group_in, step->group_in, levels, tables);
-                for (int64_t c = 0; !within && c < step->group_in; c += 16)
-                    make_tables(around, step->group_in - c < 16 ? step->group_in - c : 16, levels, tables + c * 4);
+                if (inside) kernels->make_tables(at + group * step->group_in, step->group_in, levels, tables);
+                for (int64_t word = 0; !inside && word <= last; word++) memcpy(tables + word * 64, border[word == last], 64);
             }
         }
-    }
 }
 
-void eb_bytes_conv_prepare(const eb_context *context, const eb_step *step) {
-    const uint8_t *from = eb_value_at(context, step->field[EB_IN]);
+void eb_bytes_conv_prepare(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
+    const uint8_t *given = eb_value_at(context, step->field[EB_IN]);
     if (!step->scratch_bytes) return;
-    prepare_pixels(context, step, from, (uint8_t *)context->scratch);
+    if (step->tables) make_rows(context->plan->byte_kernels, step, given, (uint8_t *)context->scratch, from, to);
+    else pad_rows(step, given, (uint8_t *)context->scratch, from, to);
 }
 
 /* Rows of a block: one a few tiles at a time, so that what a piece needs stays close; or two narrow ones together. */

@@ -44,8 +44,9 @@ const eb_byte_kernels *eb_byte_kernels_of(const eb_kernels *kernels);
 int eb_read_quant(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int64_t number, char *error);
 int eb_layout_bytes_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error);
 int eb_check_load(const eb_step *step, int64_t number, char *error);
-void eb_load_bytes(const eb_context *context, const eb_step *step);
-void eb_bytes_conv_prepare(const eb_context *context, const eb_step *step);
+int64_t eb_load_lines(const eb_step *step);
+void eb_load_bytes(const eb_context *context, const eb_step *step, int64_t from, int64_t end);
+void eb_bytes_conv_prepare(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 void eb_bytes_conv_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target);
 void eb_bytes_conv_rows(const eb_context *context, const eb_step *step, int64_t block, int64_t from, int64_t to);
 

@@ -9,7 +9,7 @@
 
 #include "core.h"
 
-enum { FEW_PIXELS = 4 };
+enum { FEW_PIXELS = 4, LONG_ROW = 84, MOST_JOINED = 64 };
 
 static int bit_at(const uint8_t *row, int64_t connection) { return row[connection / 8] >> connection % 8 & 1; }
 
@@ -138,7 +138,9 @@ static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, ch
     if (step->padded_rows * step->padded_columns * step->words * field[EB_GROUPS] > 1 << 28)
         return eb_fail(error, "a binary convolution pads too much");
     plan->kernels->bits_layout(step); /* sets offsets, block_bytes and prepared_bytes */
-    step->scratch_bytes = field[EB_GROUPS] * (step->padded_rows * step->padded_columns * step->words * 4 + step->prepared_bytes);
+    step->scratch_bytes = field[EB_GROUPS] * step->prepared_bytes;
+    const int64_t line_bytes = (step->padded_columns * step->words + EB_BLOCK) * 4; /* where a row is padded */
+    if (step->row_bytes < line_bytes) step->row_bytes = line_bytes;
     int64_t most = (step->conv_rows > step->conv_columns ? step->conv_rows : step->conv_columns) + 1;
     int64_t *space = calloc((size_t)most * 4, sizeof *space);
     step->row_class = calloc((size_t)step->conv_rows, sizeof *step->row_class);
@@ -253,16 +255,17 @@ static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_reci
     return 1;
 }
 
-/* For windows of one pixel rows do not matter: one long row fills tiles better. */
+/* For windows of one pixel rows do not matter: long rows fill tiles better. A power of two of them, for threads to share. */
 static void join_rows(eb_step *step) {
     const int64_t *field = step->field;
     if (field[EB_KERNEL_H] * field[EB_KERNEL_W] * field[EB_STRIDE_H] * field[EB_STRIDE_W] > 1 || field[EB_POOL_H] ||
         (step->in.kind != EB_REAL && step->in.kind != EB_BYTES) || step->padded_rows != step->in.rows ||
         step->padded_columns != step->in.columns)
         return;
-    const int64_t pixels = step->in.rows * step->in.columns;
-    step->in.rows = step->out.rows = step->conv_rows = step->padded_rows = 1;
-    step->in.columns = step->out.columns = step->conv_columns = step->padded_columns = pixels;
+    int64_t rows = 1, columns = step->in.rows * step->in.columns;
+    for (; rows < MOST_JOINED && step->in.rows % (2 * rows) == 0 && columns / 2 >= LONG_ROW; rows *= 2) columns /= 2;
+    step->in.rows = step->out.rows = step->conv_rows = step->padded_rows = rows;
+    step->in.columns = step->out.columns = step->conv_columns = step->padded_columns = columns;
 }
 
 int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error) {

@@ -127,11 +127,11 @@ typedef struct {
     const char *name;
     int (*supported)(void);
     int64_t winograd_from; /* connections of a filter from which Winograd's algorithm is faster; 0: always */
-    /* Binary: offsets and sizes; packing of one block; preparation of the input; EB_BLOCK counts for each pixel of a
-     * row, or of a tile for steps with tiles. */
+    /* Binary: offsets and sizes; packing of one block; preparation of a padded row of the input, (word, column);
+     * EB_BLOCK counts for each pixel of a row, or of a tile for steps with tiles. */
     void (*bits_layout)(eb_step *step);
     void (*bits_pack)(const eb_step *step, const uint32_t *sign, const uint32_t *kept, void *packed);
-    void (*bits_prepare)(const eb_step *step, const uint32_t *planes, void *prepared);
+    void (*bits_prepare)(const eb_step *step, const uint32_t *line, int64_t row, void *prepared);
     void (*bits_row)(const eb_step *step, const void *prepared, int64_t row, const void *packed, int32_t *counts);
     void (*gather_tile)(const eb_step *step, const void *prepared, int64_t tile, void *gathered);
     void (*bits_tile)(const eb_step *step, const void *gathered, int64_t tile, const void *packed, int32_t *counts);
@@ -255,8 +255,7 @@ static inline void *eb_value_at(const eb_context *context, int64_t id) {
 /* plan.c, conv_layout.c, winograd.c: each returns 0 and a line of reason on error. */
 int eb_fail(char *error, const char *format, ...);
 int eb_check_conv(eb_step *step, int64_t number, char *error);
-int eb_view_rows(eb_step *step, int64_t number, char *error);
-int eb_check_pool(eb_step *step, int64_t number, char *error);
+int eb_view_rows(eb_step *step, int64_t number, char *error), eb_check_pool(eb_step *step, int64_t number, char *error);
 int eb_check_copy(const eb_step *step, int64_t number, char *error);
 int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error);
 int eb_layout_shared(eb_plan *plan, const eb_recipe *recipe, int64_t number, char *error);
@@ -292,17 +291,18 @@ void *eb_take(eb_budget *budget, int64_t bytes);       /* same, within the budge
 void eb_aligned_free(void *pointer);
 int eb_place_values(eb_plan *plan);
 
-/* prepare.c, winograd.c, steps.c: preparation of the input; then the units of work [from, to). */
-void eb_step_prepare(const eb_context *context, const eb_step *step);
+/* prepare.c, winograd.c, steps.c: units of preparation [from, to), if any; when all are done, units of work, row after row. */
+int64_t eb_prepare_units(const eb_step *step), eb_step_units(const eb_step *step), eb_step_rows(const eb_step *step);
+void eb_step_prepare(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 void eb_winograd_rows(const eb_context *context, const eb_step *step, int64_t row, int64_t *lines);
 void eb_winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target);
-int64_t eb_step_units(const eb_step *step);
 void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 
-/* pool.cpp: run work(argument, part) for part 0 .. parts - 1, on as many threads. NULL if threads cannot start. */
+/* pool.cpp: run work(argument, part) for part 0 .. parts - 1, on as many threads, which meet where all of them call it. NULL
+ * if threads cannot start. */
 eb_pool *eb_pool_new(int threads);
 int eb_pool_threads(const eb_pool *pool);
 void eb_pool_run(eb_pool *pool, void (*work)(void *argument, int part), void *argument);
-void eb_pool_free(eb_pool *pool);
+void eb_pool_meet(eb_pool *pool), eb_pool_free(eb_pool *pool);
 
 #endif

@@ -84,24 +84,19 @@ static int supported(void) { return __builtin_cpu_supports("avx2") && __builtin_
 #include "byte_tiles.h"
 
 /* Four bits of each pixel, and of the next one of a window, as the index of a table. */
-static void pairs_prepare(const eb_step *step, const uint32_t *planes, uint16_t *to) {
+static void pairs_prepare(const eb_step *step, const uint32_t *line, uint16_t *to) {
     const int64_t quads = quads_of(step), columns = step->padded_columns, apart = step->field[EB_STRIDE_W];
-    for (int64_t row = 0; row < step->padded_rows; row++, planes += step->words * columns)
-        for (int64_t quad = 0; quad < quads; quad++, to += columns) {
-            const uint32_t *from = planes + quad / 8 * columns;
-            const int shift = (int)(quad % 8 * 4);
-            for (int64_t x = 0; x < columns; x++) to[x] = (uint16_t)((from[x] >> shift & 15) << 4);
-            for (int64_t x = 0; x + apart < columns; x++) to[x] |= (uint16_t)((from[x + apart] >> shift & 15) << 8);
-        }
+    for (int64_t quad = 0; quad < quads; quad++, to += columns) {
+        const uint32_t *from = line + quad / 8 * columns;
+        const int shift = (int)(quad % 8 * 4);
+        for (int64_t x = 0; x < columns; x++) to[x] = (uint16_t)((from[x] >> shift & 15) << 4);
+        for (int64_t x = 0; x + apart < columns; x++) to[x] |= (uint16_t)((from[x + apart] >> shift & 15) << 8);
+    }
 }
 
-static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prepared) {
-    for (int64_t group = 0; group < step->field[EB_GROUPS]; group++) {
-        void *to = (char *)prepared + group * step->prepared_bytes;
-        if (step->tiles) tiles_prepare(step, planes, to);
-        else pairs_prepare(step, planes, to);
-        planes += step->padded_rows * step->words * step->padded_columns;
-    }
+static void bits_prepare(const eb_step *step, const uint32_t *line, int64_t row, void *prepared) {
+    if (step->tiles) tiles_prepare(step, line, row, prepared);
+    else pairs_prepare(step, line, (uint16_t *)prepared + row * quads_of(step) * step->padded_columns);
 }
 
 INLINE __m256i look_up(const uint16_t *pair, __m256i weight) {

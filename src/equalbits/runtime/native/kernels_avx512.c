@@ -128,16 +128,14 @@ static void bits_pack(const eb_step *step, const uint32_t *sign, const uint32_t 
 }
 
 /* a1, then a1 ^ a2: the second word of each pair becomes the parity of both. */
-static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prepared) {
+static void bits_prepare(const eb_step *step, const uint32_t *line, int64_t row, void *prepared) {
     const int64_t words = step->words, columns = step->padded_columns;
     const int64_t paired = step->field[EB_KEPT] >= 0 ? 0 : words / 2 * 2;
-    uint32_t *to = prepared;
-    for (int64_t row = 0; row < step->field[EB_GROUPS] * step->padded_rows; row++)
-        for (int64_t word = 0; word < words; word++, planes += columns, to += columns) {
-            memcpy(to, planes, (size_t)columns * 4);
-            if (word < paired && word % 2)
-                for (int64_t x = 0; x < columns; x++) to[x] ^= planes[x - columns];
-        }
+    uint32_t *to = (uint32_t *)prepared + row * words * columns;
+    for (int64_t word = 0; word < words; word++, line += columns, to += columns) {
+        const int second = word < paired && word % 2;
+        for (int64_t x = 0; x < columns; x++) to[x] = second ? line[x] ^ line[x - columns] : line[x];
+    }
 }
 
 /* Add a pair of words of a pixel to the running sums of all filters. The two vectors alternate, so that neither waits

@@ -107,11 +107,13 @@ static void look_up(const eb_step *step, const eb_byte_row *row) {
 /* Each byte of eight tables takes number i of its four channels, or where bit i of its place is 0 what complements it,
  * which is 8 bytes behind. */
 static void make_tables(const uint8_t *from, int64_t channels, int levels, uint8_t *to) {
+    const __m256i entry = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    const __m256i first = _mm256_set_epi64x(0x0404040404040404, 0x0404040404040404, 0, 0);
     __m256i places[4];
-    for (int bit = 0; bit < 4; bit++) {
-        uint8_t place[32];
-        for (int w = 0; w < 32; w++) place[w] = (uint8_t)(w / 16 * 4 + bit + (w >> bit & 1 ? 0 : 8));
-        places[bit] = _mm256_loadu_si256((const __m256i *)place);
+    EB_UNROLL(4) for (int i = 0; i < 4; i++) {
+        const __m256i bit = _mm256_set1_epi8((char)(1 << i)), plus = _mm256_cmpeq_epi8(_mm256_and_si256(entry, bit), bit);
+        const __m256i place = _mm256_blendv_epi8(_mm256_set1_epi8((char)(8 + i)), _mm256_set1_epi8((char)i), plus);
+        places[i] = _mm256_add_epi8(first, place);
     }
     for (int64_t c = 0; c < channels; c += 16, to += 64) {
         uint8_t rest[16] = {0};

@@ -123,11 +123,13 @@ static void look_up(const eb_step *step, const eb_byte_row *row) {
 /* Each byte of the tables takes number i of its four channels, or where bit i of its place is 0 what complements it, which
  * is 16 bytes behind. */
 static void make_tables(const uint8_t *from, int64_t channels, int levels, uint8_t *to) {
+    const __m512i entry = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    const __m512i first = _mm512_set_epi64(0x0c0c0c0c0c0c0c0c, 0x0c0c0c0c0c0c0c0c, 0x0808080808080808, 0x0808080808080808,
+                                           0x0404040404040404, 0x0404040404040404, 0, 0);
     __m512i places[4];
-    for (int bit = 0; bit < 4; bit++) {
-        uint8_t place[64];
-        for (int w = 0; w < 64; w++) place[w] = (uint8_t)(w / 16 * 4 + bit + (w >> bit & 1 ? 0 : 16));
-        places[bit] = _mm512_loadu_si512(place);
+    EB_UNROLL(4) for (int i = 0; i < 4; i++) {
+        const __mmask64 minus = _mm512_testn_epi8_mask(entry, _mm512_set1_epi8((char)(1 << i)));
+        places[i] = _mm512_add_epi8(first, _mm512_mask_blend_epi8(minus, _mm512_set1_epi8((char)i), _mm512_set1_epi8((char)(16 + i))));
     }
     for (int64_t c = 0; c < channels; c += 16, to += 64) {
         const __mmask16 used = channels - c >= 16 ? 0xffff : (__mmask16)((1u << (channels - c)) - 1);

@@ -91,12 +91,9 @@ static void bits_pack(const eb_step *step, const uint32_t *sign, const uint32_t 
     else words_pack(step, sign, kept, packed);
 }
 
-static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prepared) {
-    if (!step->tiles) words_prepare(step, planes, prepared);
-    for (int64_t group = 0; step->tiles && group < step->field[EB_GROUPS]; group++) {
-        tiles_prepare(step, planes, (uint8_t *)prepared + group * step->prepared_bytes);
-        planes += step->padded_rows * step->words * step->padded_columns;
-    }
+static void bits_prepare(const eb_step *step, const uint32_t *line, int64_t row, void *prepared) {
+    if (step->tiles) tiles_prepare(step, line, row, prepared);
+    else words_prepare(step, line, row, prepared);
 }
 
 INLINE void count_pixel(const int pruned, const eb_step *step, const uint32_t *from, const uint32_t *weight, int32_t *counts) {

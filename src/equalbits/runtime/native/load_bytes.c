@@ -28,10 +28,12 @@ static void round_line(const eb_context *context, const eb_step *step, int64_t f
     }
 }
 
-void eb_load_bytes(const eb_context *context, const eb_step *step) {
+int64_t eb_load_lines(const eb_step *step) { return (step->in.rows * step->in.columns + LINE - 1) / LINE; }
+
+void eb_load_bytes(const eb_context *context, const eb_step *step, int64_t from, int64_t end) {
     const int64_t channels = step->in.channels, pixels = step->in.rows * step->in.columns;
-    uint8_t *to = eb_value_at(context, step->field[EB_OUT_BYTES]);
-    for (int64_t at = 0; at < pixels; at += LINE, to += LINE * channels)
+    uint8_t *to = (uint8_t *)eb_value_at(context, step->field[EB_OUT_BYTES]) + from * LINE * channels;
+    for (int64_t at = from * LINE; at < pixels && at < end * LINE; at += LINE, to += LINE * channels)
         for (int64_t first = 0; first < channels; first += 4) {
             const int64_t count = pixels - at < LINE ? pixels - at : LINE;
             const int some = channels - first < 4 ? (int)(channels - first) : 4;

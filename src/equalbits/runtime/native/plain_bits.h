@@ -26,6 +26,7 @@ static void bits_pack(const eb_step *step, const uint32_t *sign, const uint32_t 
     }
 }
 
-static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prepared) {
-    memcpy(prepared, planes, (size_t)(step->field[EB_GROUPS] * step->prepared_bytes));
+static void bits_prepare(const eb_step *step, const uint32_t *line, int64_t row, void *prepared) {
+    const int64_t numbers = step->words * step->padded_columns;
+    memcpy((uint32_t *)prepared + row * numbers, line, (size_t)numbers * 4);
 }

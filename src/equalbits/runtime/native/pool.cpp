@@ -21,12 +21,18 @@ struct eb_pool {
     std::mutex mutex;
     std::condition_variable wake, done;
     std::vector<std::thread> workers;
-    void (*work)(void *, int) = nullptr;
-    void *argument = nullptr;
-    std::atomic<unsigned> round{0};
-    std::atomic<int> busy{0};
     int threads = 1, owner = 0;
     bool stop = false;
+    // Lines of memory of their own: each is written by one thread while others spin on another. Who sleeps says so before it
+    // looks again, and is woken under the mutex; while all spin, nobody takes it.
+    alignas(64) void (*work)(void *, int) = nullptr;
+    void *argument = nullptr;
+    std::atomic<unsigned> round{0};
+    alignas(64) std::atomic<int> busy{0};
+    alignas(64) std::atomic<int> asleep{0};
+    std::atomic<bool> waits{false};
+    alignas(64) std::atomic<int> missing{0};
+    alignas(64) std::atomic<unsigned> meeting{0};
 };
 
 // Waking a thread takes longer than most steps do.
@@ -51,12 +57,14 @@ static void serve(eb_pool *pool, int part) {
     for (unsigned seen = 0;;) {
         if (!spin_until([&] { return pool->round != seen; })) {
             std::unique_lock<std::mutex> lock(pool->mutex);
+            pool->asleep++;
             pool->wake.wait(lock, [&] { return pool->stop || pool->round != seen; });
+            pool->asleep--;
             if (pool->stop) return;
         }
         seen = pool->round;
         pool->work(pool->argument, part);
-        if (--pool->busy == 0) {
+        if (--pool->busy == 0 && pool->waits) {
             std::lock_guard<std::mutex> lock(pool->mutex);
             pool->done.notify_one();
         }
@@ -69,7 +77,7 @@ extern "C" eb_pool *eb_pool_new(int threads) {
         pool->owner = eb_process();
         try {
             for (int part = 1; part < threads; part++) pool->workers.emplace_back(serve, pool, part);
-            pool->threads = threads;
+            pool->threads = pool->missing = threads;
         } catch (...) {
             eb_pool_free(pool);
             return nullptr;
@@ -84,18 +92,30 @@ extern "C" eb_pool *eb_pool_new(int threads) {
 extern "C" int eb_pool_threads(const eb_pool *pool) { return pool->owner == eb_process() ? pool->threads : 0; }
 
 extern "C" void eb_pool_run(eb_pool *pool, void (*work)(void *, int), void *argument) {
-    {
+    pool->work = work;
+    pool->argument = argument;
+    pool->busy = pool->threads - 1;
+    pool->round++;
+    if (pool->asleep) {
         std::lock_guard<std::mutex> lock(pool->mutex);
-        pool->work = work;
-        pool->argument = argument;
-        pool->busy = pool->threads - 1;
-        pool->round++;
+        pool->wake.notify_all();
     }
-    pool->wake.notify_all();
     work(argument, 0);
     if (spin_until([&] { return pool->busy == 0; })) return;
     std::unique_lock<std::mutex> lock(pool->mutex);
+    pool->waits = true;
     pool->done.wait(lock, [&] { return pool->busy == 0; });
+    pool->waits = false;
+}
+
+extern "C" void eb_pool_meet(eb_pool *pool) {
+    const unsigned meeting = pool->meeting;
+    if (--pool->missing == 0) {
+        pool->missing = pool->threads;
+        pool->meeting++;
+        return;
+    }
+    while (!spin_until([&] { return pool->meeting != meeting; })) std::this_thread::yield();
 }
 
 extern "C" void eb_pool_free(eb_pool *pool) {

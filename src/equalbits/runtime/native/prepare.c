@@ -32,6 +32,10 @@ static void group_words(const uint32_t *row, const eb_value *bits, int64_t from,
         int shift = (int)(bit % 32);
         int spills = shift && bit / 32 + 1 < bits->words;
         uint32_t mask = left >= 32 ? UINT32_MAX : (UINT32_C(1) << left) - 1;
+        if (!shift && left >= 32) {
+            memcpy(to + word * to_columns, low, (size_t)columns * 4);
+            continue;
+        }
         for (int64_t x = 0; x < columns; x++) {
             uint32_t value = low[x] >> shift;
             if (spills) value |= low[x + apart] << (32 - shift);
@@ -40,20 +44,19 @@ static void group_words(const uint32_t *row, const eb_value *bits, int64_t from,
     }
 }
 
-/* Bits with a border of 0 bits, by group: (group, row, word, column); then in the layout of the kernel. */
-static void prepare_bits(const eb_context *context, const eb_step *step) {
+/* Rows of all groups, each with a border of 0 bits, (word, column); then in the layout of the kernel. */
+static void prepare_bits(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     const uint32_t *bits = (const uint32_t *)(context->arena + context->plan->values[step->field[EB_IN]].offset);
-    const int64_t *field = step->field, per_row = step->words * step->padded_columns;
-    const int64_t planes_words = field[EB_GROUPS] * step->padded_rows * per_row;
-    uint32_t *planes = (uint32_t *)context->scratch;
-    memset(planes, 0, (size_t)planes_words * 4);
-    for (int64_t group = 0; group < field[EB_GROUPS]; group++) {
-        uint32_t *to = planes + (group * step->padded_rows + field[EB_PAD_TOP]) * per_row + field[EB_PAD_LEFT];
-        for (int64_t row = 0; row < step->in.rows; row++)
-            group_words(bits + row * step->in.columns, &step->in, group * step->group_in,
-                        step->group_in, to + row * per_row, step->padded_columns);
+    uint32_t *line = (uint32_t *)context->own;
+    memset(line, 0, (size_t)(step->words * step->padded_columns) * 4);
+    for (int64_t i = from; i < to; i++) {
+        const int64_t group = i / step->padded_rows, row = i % step->padded_rows, y = row - step->field[EB_PAD_TOP];
+        if (y >= 0 && y < step->in.rows)
+            group_words(bits + y * step->in.columns, &step->in, group * step->group_in, step->group_in,
+                        line + step->field[EB_PAD_LEFT], step->padded_columns);
+        else memset(line, 0, (size_t)(step->words * step->padded_columns) * 4);
+        context->plan->kernels->bits_prepare(step, line, row, context->scratch + group * step->prepared_bytes);
     }
-    context->plan->kernels->bits_prepare(step, planes, planes + planes_words);
 }
 
 /* A plane of reals: the inside of each line from `from` (unless it is NULL), zeros around it. */
@@ -84,12 +87,21 @@ static void prepare_reals(const eb_context *context, const eb_step *step) {
     load_image(context, &step->in, padded + step->field[EB_PAD_TOP] * line + step->field[EB_PAD_LEFT], line, 1, plane);
 }
 
-void eb_step_prepare(const eb_context *context, const eb_step *step) {
-    if (step->field[EB_KIND] == EB_CONV_BITS) prepare_bits(context, step);
+int64_t eb_prepare_units(const eb_step *step) {
+    const int64_t kind = step->field[EB_KIND];
+    if (kind == EB_CONV_BITS && !step->tiles) return step->field[EB_GROUPS] * step->padded_rows;
+    if (kind == EB_CONV_BYTES && step->scratch_bytes) return step->padded_rows;
+    if (kind == EB_LOAD && step->field[EB_OUT] == -1) return eb_load_lines(step);
+    return step->scratch_bytes > 0;
+}
+
+void eb_step_prepare(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
+    if (step->field[EB_KIND] == EB_CONV_BITS)
+        prepare_bits(context, step, from, step->tiles ? step->field[EB_GROUPS] * step->padded_rows : to);
     if (step->field[EB_KIND] == EB_CONV_REAL) prepare_reals(context, step);
-    if (step->field[EB_KIND] == EB_CONV_BYTES) eb_bytes_conv_prepare(context, step);
+    if (step->field[EB_KIND] == EB_CONV_BYTES) eb_bytes_conv_prepare(context, step, from, to);
     if (step->field[EB_KIND] == EB_LINEAR_BYTES) eb_bytes_prepare(context, step);
-    if (step->field[EB_KIND] == EB_LOAD && step->field[EB_OUT] == -1) eb_load_bytes(context, step);
+    if (step->field[EB_KIND] == EB_LOAD && step->field[EB_OUT] == -1) eb_load_bytes(context, step, from, to);
     else if (step->field[EB_KIND] == EB_LOAD)
         load_image(context, &step->in, (float *)context->scratch, step->in.columns * step->in.channels,
                    step->in.channels, 1);

@@ -7,7 +7,7 @@
 
 static _Thread_local int polls; /* the calling thread polls; others read its result */
 
-enum { POLL_MILLISECONDS = 50 };
+enum { POLL_MILLISECONDS = 50, FEWEST = 4, FEW_PIXELS = 32 };
 
 static int64_t milliseconds(void) {
     struct timespec now;
@@ -79,40 +79,51 @@ static void run_images(void *argument, int part) {
         for (int64_t i = 0; i < work->plan->step_count; i++) {
             const eb_step *step = work->plan->steps + i;
             if (eb_stopped(step)) return;
-            eb_step_prepare(&context, step);
+            eb_step_prepare(&context, step, 0, eb_prepare_units(step));
             eb_step_run(&context, step, 0, eb_step_units(step));
         }
         give_answer(work, &context, image);
     }
 }
 
-typedef struct {
-    const eb_context *context;
-    const eb_step *step;
-    int parts;
-} share;
-
-static void run_share(void *argument, int part) {
-    const share *work = argument;
-    int64_t units = eb_step_units(work->step);
-    eb_context own = *work->context;
-    own.own += part * own.plan->thread_bytes;
-    eb_step_run(&own, work->step, units * part / work->parts, units * (part + 1) / work->parts);
+/* What a thread does of a step: rows of all blocks, so that it reads most of what it has written, and some blocks of the
+ * rows at its ends; or, of small maps, blocks. */
+static void run_share(const eb_context *context, const eb_step *step, int part, int parts) {
+    const int64_t units = eb_step_units(step), pixels = step->out.rows * step->out.columns;
+    const int64_t rows = pixels < FEW_PIXELS * parts ? units : eb_step_rows(step), blocks = units / rows;
+    if (units < 2 * parts) parts = 1;
+    if (part >= parts) return;
+    const int64_t from = units * part / parts, to = units * (part + 1) / parts;
+    for (int64_t block = 0, first = 0; block < blocks; block++, first += rows) {
+        const int64_t start = (from - block + blocks - 1) / blocks, end = (to - block + blocks - 1) / blocks;
+        if (start < end) eb_step_run(context, step, first + start, first + end);
+    }
 }
 
-/* One image after the other, each step distributed to the threads. */
-static void run_shared(const job *work) {
+static void prepare_share(const eb_context *context, const eb_step *step, int part, int parts) {
+    const int64_t units = eb_prepare_units(step);
+    if (units < FEWEST * parts) parts = 1;
+    if (part < parts) eb_step_prepare(context, step, units * part / parts, units * (part + 1) / parts);
+}
+
+/* One image after the other, each step distributed to the threads. After a stop they still meet. */
+static void run_shared(void *argument, int part) {
+    const job *work = argument;
+    eb_pool *pool = work->plan->pool;
     for (int64_t image = 0; image < work->batch; image++) {
         eb_context context = context_of(work, image, 0);
+        context.own += part * work->plan->thread_bytes;
         for (int64_t i = 0; i < work->plan->step_count; i++) {
             const eb_step *step = work->plan->steps + i;
-            share part = {&context, step, work->parts};
-            if (eb_stopped(step)) return;
-            eb_step_prepare(&context, step);
-            if (eb_step_units(step) < 2 * work->parts) eb_step_run(&context, step, 0, eb_step_units(step));
-            else eb_pool_run(work->plan->pool, run_share, &part);
+            if (eb_prepare_units(step)) {
+                if (!eb_stopped(step)) prepare_share(&context, step, part, work->parts);
+                eb_pool_meet(pool);
+            }
+            if (!eb_stopped(step)) run_share(&context, step, part, work->parts);
+            eb_pool_meet(pool);
         }
-        give_answer(work, &context, image);
+        if (part == 0) give_answer(work, &context, image);
+        if (image + 1 < work->batch) eb_pool_meet(pool);
     }
 }
 
@@ -158,7 +169,7 @@ static int run(job *work, int threads) {
     start_polling(plan);
     if (threads == 1) run_images(work, 0);
     else if (by_image) eb_pool_run(plan->pool, run_images, work);
-    else run_shared(work);
+    else eb_pool_run(plan->pool, run_shared, work);
     return end_polling(plan);
 }
 
@@ -194,7 +205,7 @@ int eb_plan_time(eb_plan *plan, const float *image, float *state, int64_t positi
     for (int64_t i = 0; i < plan->step_count && !eb_stopped(plan->steps + i); i++) {
         struct timespec start;
         timespec_get(&start, TIME_UTC);
-        eb_step_prepare(&context, plan->steps + i);
+        eb_step_prepare(&context, plan->steps + i, 0, eb_prepare_units(plan->steps + i));
         eb_step_run(&context, plan->steps + i, 0, eb_step_units(plan->steps + i));
         taken[i] = seconds_since(&start);
     }

@@ -27,6 +27,12 @@ int64_t eb_step_units(const eb_step *step) {
     return (by_filters(step) ? step->field[EB_GROUPS] * step->blocks : blocks) * step->out.rows;
 }
 
+/* How many units, rows of a block, follow each other. */
+int64_t eb_step_rows(const eb_step *step) {
+    const int64_t units = eb_step_units(step);
+    return units == 1 || eb_is_rows(step) || step->quads || step->tiles ? units : step->out.rows;
+}
+
 /* A row of a value, or of the image with channels last. */
 static void plain_row(const eb_context *context, const eb_step *step, int64_t row, const eb_row *target, float *to) {
     const float *from = step->field[EB_KIND] == EB_LOAD ? (const float *)context->scratch

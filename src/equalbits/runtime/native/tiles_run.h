@@ -2,19 +2,18 @@
  *
  * The file that includes this defines AT_ONCE (vectors of pixels that are counted together, at most 5), take_apart,
  * copy_chunk, count_two and turn, as avx2_tiles.h does. */
-/* Four bits of every pixel and quad of channels, one byte each, in planes. */
-static void tiles_prepare(const eb_step *step, const uint32_t *planes, uint8_t *to) {
+/* Four bits of every pixel and quad of channels, one byte each, in planes. The next row overwrites what is behind this one. */
+static void tiles_prepare(const eb_step *step, const uint32_t *line, int64_t row, uint8_t *to) {
     const int64_t columns = step->padded_columns, quads = quads_of(step);
     uint8_t eight[8][EB_BLOCK];
-    for (int64_t row = 0; row < step->padded_rows; row++)
-        for (int64_t word = 0; word < step->words; word++, planes += columns)
-            for (int64_t x = 0; x < columns; x += EB_BLOCK) {
-                uint8_t *at = to + 8 * word * plane_bytes(step) + row * columns + x;
-                if (8 * word + 8 <= quads) take_apart(planes + x, at, plane_bytes(step));
-                else take_apart(planes + x, eight[0], EB_BLOCK);
-                for (int64_t i = 0; 8 * word + 8 > quads && 8 * word + i < quads; i++)
-                    memcpy(at + i * plane_bytes(step), eight[i], EB_BLOCK);
-            }
+    for (int64_t word = 0; word < step->words; word++, line += columns)
+        for (int64_t x = 0; x < columns; x += EB_BLOCK) {
+            uint8_t *at = to + 8 * word * plane_bytes(step) + row * columns + x;
+            if (8 * word + 8 <= quads) take_apart(line + x, at, plane_bytes(step));
+            else take_apart(line + x, eight[0], EB_BLOCK);
+            for (int64_t i = 0; 8 * word + 8 > quads && 8 * word + i < quads; i++)
+                memcpy(at + i * plane_bytes(step), eight[i], EB_BLOCK);
+        }
 }
 
 /* Table indices of a tile for all entries. Chunks of rows may be written past their end: those bytes are overwritten

@@ -21,6 +21,7 @@ static char error[EB_ERROR_BYTES];
 eb_pool *eb_pool_new(int threads) { return (void)threads, NULL; }
 int eb_pool_threads(const eb_pool *pool) { return (void)pool, 0; }
 void eb_pool_run(eb_pool *pool, void (*work)(void *, int), void *argument) { (void)pool, work(argument, 0); }
+void eb_pool_meet(eb_pool *pool) { (void)pool; }
 void eb_pool_free(eb_pool *pool) { (void)pool; }
 int eb_process(void) { return 1; }
 
