@@ -39,9 +39,9 @@ int eb_layout_bytes(eb_step *step, const eb_recipe *recipe, char *error) {
     return 1;
 }
 
-void eb_bytes_prepare(const eb_context *context, const eb_step *step) {
+void eb_bytes_prepare(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     if (step->in.columns > 1) {
-        eb_byte_rows_prepare(context, step);
+        eb_byte_rows_prepare(context, step, from, to);
         return;
     }
     context->plan->kernels->bytes_prepare(eb_value_at(context, step->field[EB_IN]), step->in.channels, step->sums,

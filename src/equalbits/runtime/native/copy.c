@@ -3,7 +3,8 @@
 
 #include "core.h"
 
-enum { AXES = 6, CLOSE = 16, FEW = 4 }; /* floats in a cache line; lines that stay cached at any alignment */
+/* Floats in a cache line; lines that stay cached at any alignment; numbers that are worth several threads. */
+enum { AXES = 6, CLOSE = 16, FEW = 4, MANY = 8192 };
 
 /* Return the axis of size above 1 with the smallest stride; the last one if there is none. */
 static int closest(const int64_t *size, const int64_t *stride) {
@@ -54,11 +55,35 @@ static void copy_axes(const int64_t *field, int axis, int read, int write, const
     else copy_two(size, from_apart, to_apart, read, write, from, to);
 }
 
-void eb_copy(const eb_context *context, const eb_step *step) {
-    const int64_t *field = step->field;
-    copy_axes(field, 0, closest(field + EB_SIZE0, field + EB_FROM0), closest(field + EB_SIZE0, field + EB_TO0),
-              (const float *)eb_value_at(context, field[EB_IN]) + field[EB_FROM_OFFSET],
-              (float *)eb_value_at(context, field[EB_OUT]) + field[EB_TO_OFFSET]);
+/* The first axis that is copied one by one; AXES if there is none. */
+static int outermost(const int64_t *field) {
+    const int read = closest(field + EB_SIZE0, field + EB_FROM0), write = closest(field + EB_SIZE0, field + EB_TO0);
+    int axis = 0;
+    while (axis < AXES && (axis == read || axis == write || field[EB_SIZE0 + axis] == 1)) axis++;
+    return axis;
+}
+
+/* Indices along that axis. */
+int64_t eb_copy_units(const eb_step *step) {
+    const int axis = outermost(step->field);
+    int64_t numbers = 1;
+    for (int i = 0; i < AXES; i++) numbers *= step->field[EB_SIZE0 + i];
+    return axis < AXES && numbers >= MANY ? step->field[EB_SIZE0 + axis] : 1;
+}
+
+void eb_copy(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
+    const float *source = (const float *)eb_value_at(context, step->field[EB_IN]) + step->field[EB_FROM_OFFSET];
+    float *target = (float *)eb_value_at(context, step->field[EB_OUT]) + step->field[EB_TO_OFFSET];
+    const int axis = outermost(step->field);
+    int64_t field[EB_FIELDS];
+    memcpy(field, step->field, sizeof field);
+    if (eb_copy_units(step) > 1) {
+        source += from * field[EB_FROM0 + axis];
+        target += from * field[EB_TO0 + axis];
+        field[EB_SIZE0 + axis] = to - from;
+    }
+    copy_axes(field, 0, closest(step->field + EB_SIZE0, field + EB_FROM0), closest(step->field + EB_SIZE0, field + EB_TO0),
+              source, target);
 }
 
 void eb_fill(const eb_context *context, const eb_step *step) {

@@ -266,7 +266,7 @@ int eb_layout_winograd(eb_step *step, const float *given);
 /* tables.c */
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_tables(const eb_kernels *kernels, eb_step *step, const uint8_t *sign, char *error);
-void eb_tables_prepare(const eb_context *context, const eb_step *step);
+void eb_tables_prepare(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 int64_t eb_table_units(const eb_step *step);
 void eb_tables_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 
@@ -281,7 +281,8 @@ void eb_inside(int64_t at, int64_t kernel, int64_t size, int64_t *from, int64_t 
 void eb_pool_row(const eb_context *context, const eb_step *step, int64_t row, int64_t channel, float *to);
 
 /* copy.c */
-void eb_copy(const eb_context *context, const eb_step *step);
+int64_t eb_copy_units(const eb_step *step);
+void eb_copy(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 void eb_fill(const eb_context *context, const eb_step *step);
 
 /* memory.c */

@@ -224,7 +224,7 @@ INLINE void look_up_two(const float *table, const words_vec *w, vec one, vec *su
             : [a] "=&x"(a), [b] "=&x"(b), [sum] "+x"(sums[0]), [other] "+x"(sums[1])
             : [table] "m"(*(const vec *)table), [first] "x"(w[0]), [second] "x"(w[1]), [one] "m"(one));
 }
-#include "look_up.h"
+#include "avx_look_up.h"
 
 const eb_kernels eb_kernels_avx2 = {
     .name = "avx2", EVERY_KERNEL, .winograd_from = 32, .gather_tile = gather_tile, .bits_tile = bits_tile,

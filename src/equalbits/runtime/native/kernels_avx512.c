@@ -275,7 +275,7 @@ INLINE void look_up_two(const float *table, const words_vec *w, vec one, vec *su
     sums[0] = v_add(sums[0], _mm512_permutexvar_ps(w[0], both));
     sums[1] = v_fma(_mm512_permutexvar_ps(w[1], both), one, sums[1]);
 }
-#include "look_up.h"
+#include "avx_look_up.h"
 #include "avx512_bytes.h"
 #define HAS_BYTES_TILE
 #include "byte_tiles.h"

@@ -17,12 +17,12 @@ struct eb_value_;
 
 /* bytes.c */
 int eb_layout_bytes(struct eb_step_ *step, const eb_recipe *recipe, char *error);
-void eb_bytes_prepare(const struct eb_context_ *context, const struct eb_step_ *step);
+void eb_bytes_prepare(const struct eb_context_ *context, const struct eb_step_ *step, int64_t from, int64_t to);
 void eb_bytes_sums(const struct eb_context_ *context, const struct eb_step_ *step, int64_t block, float *sums);
 
 /* rows_of_bytes.c */
 int eb_layout_byte_rows(struct eb_step_ *step, const uint8_t *sign, const uint8_t *kept, char *error);
-void eb_byte_rows_prepare(const struct eb_context_ *context, const struct eb_step_ *step);
+void eb_byte_rows_prepare(const struct eb_context_ *context, const struct eb_step_ *step, int64_t from, int64_t to);
 void eb_byte_rows_sums(const struct eb_context_ *context, const struct eb_step_ *step, int64_t block, float *sums);
 
 /* attend.c */

@@ -73,8 +73,8 @@ static void pad_plane(const eb_step *step, int64_t channels, const float *from, 
     memset(to + (top + step->in.rows) * line, 0, (size_t)(step->field[EB_PAD_BOTTOM] * line) * 4);
 }
 
-static void prepare_reals(const eb_context *context, const eb_step *step) {
-    if (step->tables && !step->table_rows) eb_tables_prepare(context, step);
+static void prepare_reals(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
+    if (step->tables && !step->table_rows) eb_tables_prepare(context, step, from, to);
     if (step->tables || !step->scratch_bytes) return;
     float *padded = (float *)context->scratch;
     const int64_t line = step->padded_columns, plane = step->padded_rows * line;
@@ -92,15 +92,17 @@ int64_t eb_prepare_units(const eb_step *step) {
     if (kind == EB_CONV_BITS && !step->tiles) return step->field[EB_GROUPS] * step->padded_rows;
     if (kind == EB_CONV_BYTES && step->scratch_bytes) return step->padded_rows;
     if (kind == EB_LOAD && step->field[EB_OUT] == -1) return eb_load_lines(step);
+    if (kind == EB_LINEAR_BYTES) return step->in.columns;
+    if (step->tables && !step->table_rows) return step->field[EB_GROUPS] * step->padded_rows;
     return step->scratch_bytes > 0;
 }
 
 void eb_step_prepare(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     if (step->field[EB_KIND] == EB_CONV_BITS)
         prepare_bits(context, step, from, step->tiles ? step->field[EB_GROUPS] * step->padded_rows : to);
-    if (step->field[EB_KIND] == EB_CONV_REAL) prepare_reals(context, step);
+    if (step->field[EB_KIND] == EB_CONV_REAL) prepare_reals(context, step, from, to);
     if (step->field[EB_KIND] == EB_CONV_BYTES) eb_bytes_conv_prepare(context, step, from, to);
-    if (step->field[EB_KIND] == EB_LINEAR_BYTES) eb_bytes_prepare(context, step);
+    if (step->field[EB_KIND] == EB_LINEAR_BYTES) eb_bytes_prepare(context, step, from, to);
     if (step->field[EB_KIND] == EB_LOAD && step->field[EB_OUT] == -1) eb_load_bytes(context, step, from, to);
     else if (step->field[EB_KIND] == EB_LOAD)
         load_image(context, &step->in, (float *)context->scratch, step->in.columns * step->in.channels,

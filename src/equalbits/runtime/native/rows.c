@@ -6,7 +6,7 @@
 
 #include "core.h"
 
-enum { LARGEST = 1 << 28, CHUNK = 4096, DEEP = 1024, PIECE = 84, AXES = 6 };
+enum { LARGEST = 1 << 28, CHUNK = 512, DEEP = 1024, PIECE = 84, AXES = 6 };
 
 static int64_t numbers_of(const eb_value *value) { return value->channels * value->rows * value->columns; }
 

@@ -34,13 +34,13 @@ int eb_layout_byte_rows(eb_step *step, const uint8_t *sign, const uint8_t *kept,
     return 1;
 }
 
-void eb_byte_rows_prepare(const eb_context *context, const eb_step *step) {
-    const float *from = eb_value_at(context, step->field[EB_IN]);
+void eb_byte_rows_prepare(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
+    const float *input = eb_value_at(context, step->field[EB_IN]);
     const int64_t deep = step->sums * EB_GROUP;
     eb_bytes *heads = (eb_bytes *)context->scratch;
-    int8_t *to = (int8_t *)context->scratch + heads_bytes(step);
-    for (int64_t row = 0; row < step->in.columns; row++, from += step->in.channels, to += deep)
-        context->plan->kernels->round_row(from, step->in.channels, deep, to, heads + row);
+    int8_t *rows = (int8_t *)context->scratch + heads_bytes(step);
+    for (int64_t row = from; row < to; row++)
+        context->plan->kernels->round_row(input + row * step->in.channels, step->in.channels, deep, rows + row * deep, heads + row);
 }
 
 /* Unsigned intermediate values may wrap around; the sum itself fits. */

@@ -18,7 +18,8 @@ static int64_t together(const eb_step *step) {
 
 int64_t eb_step_units(const eb_step *step) {
     int64_t kind = step->field[EB_KIND], blocks = (step->out.channels + EB_BLOCK - 1) / EB_BLOCK;
-    if (kind == EB_COPY || kind == EB_FILL || (kind == EB_LOAD && step->field[EB_OUT] == -1)) return 1;
+    if (kind == EB_COPY) return eb_copy_units(step);
+    if (kind == EB_FILL || (kind == EB_LOAD && step->field[EB_OUT] == -1)) return 1;
     if (eb_is_rows(step)) return eb_rows_units(step);
     if (step->table_rows) return eb_table_units(step);
     if (step->quads) return step->out.rows; /* a row of the image is prepared once for all blocks */
@@ -30,7 +31,8 @@ int64_t eb_step_units(const eb_step *step) {
 /* How many units, rows of a block, follow each other. */
 int64_t eb_step_rows(const eb_step *step) {
     const int64_t units = eb_step_units(step);
-    return units == 1 || eb_is_rows(step) || step->quads || step->tiles ? units : step->out.rows;
+    const int other = step->field[EB_KIND] == EB_COPY || eb_is_rows(step) || step->quads || step->tiles || step->table_rows;
+    return units == 1 || other ? units : step->out.rows;
 }
 
 /* A row of a value, or of the image with channels last. */
@@ -271,7 +273,7 @@ static void run_rows(const eb_context *context, const eb_step *step, int64_t blo
 void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     const int64_t *field = step->field, rows = step->out.rows;
     if (field[EB_KIND] == EB_FILL) eb_fill(context, step);
-    else if (field[EB_KIND] == EB_COPY) eb_copy(context, step);
+    else if (field[EB_KIND] == EB_COPY) eb_copy(context, step, from, to);
     else if (field[EB_KIND] == EB_LOAD && field[EB_OUT] == -1) return; /* all was done when it was prepared */
     else if (eb_is_rows(step)) eb_rows_run(context, step, from, to);
     else if (step->table_rows) eb_tables_run(context, step, from, to);

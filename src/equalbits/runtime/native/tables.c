@@ -89,19 +89,21 @@ static void make_word(const eb_kernels *kernels, const eb_step *step, int64_t wo
     if (all > made) memset(to + made, 0, (size_t)(all - made) * 4);
 }
 
-void eb_tables_prepare(const eb_context *context, const eb_step *step) {
+/* Units: rows of the padded input, of each group. */
+void eb_tables_prepare(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     const int64_t *field = step->field, channels = step->in.channels, columns = step->in.columns;
     const float *input = eb_value_at(context, field[EB_IN]);
-    float *to = (float *)context->scratch;
-    for (int64_t group = 0; group < field[EB_GROUPS]; group++)
-        for (int64_t row = -field[EB_PAD_TOP]; row < step->padded_rows - field[EB_PAD_TOP]; row++)
-            for (int64_t word = 0; word < step->words; word++)
-                for (int64_t x = -field[EB_PAD_LEFT]; x < step->padded_columns - field[EB_PAD_LEFT]; x++) {
-                    const int inside = row >= 0 && row < step->in.rows && x >= 0 && x < columns;
-                    const float *from = inside ? input + (row * columns + x) * channels + group * step->group_in : NULL;
-                    make_word(context->plan->kernels, step, word, from, to);
-                    to += eb_word_numbers(step);
-                }
+    float *tables = (float *)context->scratch + from * step->words * step->padded_columns * eb_word_numbers(step);
+    for (int64_t i = from; i < to; i++) {
+        const int64_t group = i / step->padded_rows, row = i % step->padded_rows - field[EB_PAD_TOP];
+        for (int64_t word = 0; word < step->words; word++)
+            for (int64_t x = -field[EB_PAD_LEFT]; x < step->padded_columns - field[EB_PAD_LEFT]; x++) {
+                const int inside = row >= 0 && row < step->in.rows && x >= 0 && x < columns;
+                const float *at = inside ? input + (row * columns + x) * channels + group * step->group_in : NULL;
+                make_word(context->plan->kernels, step, word, at, tables);
+                tables += eb_word_numbers(step);
+            }
+    }
 }
 
 /* A unit is a block of filters for some pixels. */
