@@ -37,6 +37,7 @@ MOVES = {
     "movedim": lambda x: x.movedim(1, -1),
     "movedim of the batch": lambda x: x.movedim(1, 0)[1:].movedim(0, 1),
     "moveaxis of two": lambda x: torch.moveaxis(x, (1, 2), (3, 1)),
+    "reshape behind the batch": lambda x: x.movedim(1, 0).flatten(2).movedim(0, 1),
     "narrow": lambda x: x.narrow(1, 1, 2),
     "narrow from the end": lambda x: x.narrow(-1, -3, 2),
     "unbind": lambda x: x.unbind(1)[2] - x.unbind(1)[-1],
@@ -98,8 +99,8 @@ def test_moves_pack_to_the_last_bit(name):
     ("forward", "words"),
     [
         (
-            lambda x: x.movedim(1, 0).flatten(2).movedim(0, 1),
-            "does view.default while the batch is axis 1: keep the batch in front",
+            lambda x: x.movedim(1, 0).flatten(0, 1).unflatten(0, (4, -1)).movedim(0, 1),
+            "reshapes to .* while the batch is axis 1: keep the batch in front",
         ),
         (lambda x: torch.stack([x, x]).flatten(0, 1)[:3], "layer 'flatten' .* gets values stacked before the batch"),
         (lambda x: torch.stack([x, -x]).mean(0, keepdim=True)[0], "layer 'mean' .* gets values stacked before"),

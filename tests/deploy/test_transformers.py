@@ -166,7 +166,7 @@ class Written(nn.Module):
         (lambda x: x.flatten(0, 1).softmax(0).unflatten(0, (3, 4)), "layer 'softmax' works along the batch"),
         (lambda x: x.flatten(0, 1).cumsum(1).unflatten(0, (3, 4)), "does aten.cumsum.default, which a packed network"),
         (lambda x: nnf.softplus(x, threshold=3), "has a softplus with threshold=3"),
-        (lambda x: x.transpose(0, 1).flatten(2).transpose(0, 1), "while the batch is axis 1: keep the batch in front"),
+        (lambda x: x.transpose(0, 1).softmax(2).transpose(0, 1), "does softmax.int while the batch is axis 1: keep"),
     ],
 )
 def test_models_that_cannot_be_packed_are_named(forward, words):

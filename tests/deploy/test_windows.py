@@ -116,6 +116,25 @@ def test_an_image_that_is_repeated_for_each_of_its_parts_packs():
     check(nn.Sequential(BinaryConv2d(4, 8, 1), Query()), 4, 6, 9)
 
 
+class Heads(nn.Module):
+    """Fold the batch with the heads behind an axis of queries, keys and values, as SAM's attention does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = BinaryConv2d(4, 12, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        batch, _, rows, columns = images.shape
+        apart = self.layer(images).reshape(batch, 3, 2, 2, rows * columns).transpose(0, 1)
+        query, key, value = apart.reshape(3, batch * 2, 2, rows * columns).unbind(0)
+        scores = (query.transpose(1, 2) @ key).softmax(-1)
+        return (scores @ value.transpose(1, 2)).reshape(batch, -1)
+
+
+def test_heads_that_are_folded_with_the_batch_behind_another_axis_pack():
+    assert "softmax" in check(Heads(), 4, 3, 5)
+
+
 def test_a_transposed_convolution_of_parts_is_refused_in_one_line():
     with pytest.raises(PackError, match="'layer' transposes a convolution of a batch folded with another axis: keep"):
         pack(Parts(BinaryConvTranspose2d(4, 8, 2)), torch.randn(2, 4, 6, 5))

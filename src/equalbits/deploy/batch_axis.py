@@ -28,6 +28,7 @@ _AXIS_AT = {
     "cat.default": 1, "mean.dim": 1, "sum.dim_IntList": 1, "amax.default": 1, "linalg_vector_norm.default": 2,
     "index_select.default": 1, "unfold.default": 1,
 }  # fmt: skip
+_WAY_OUT = "keep the batch in front, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
 _BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default")  # the last returns a tuple
 #: Rules that take a folded batch themselves.
 _TAKE_FOLDED = ("convolution.default", "conv1d.default", "conv2d.default", "einsum.default")
@@ -55,7 +56,7 @@ def translate(tracer: Tracer, name: str, arguments: Sequence[object], options: M
         return _folded(tracer, name, arguments, options)
     if len(views) == 1 and arguments[0] is views[0]:
         return _moved(tracer, name, views[0], arguments[1:], options)
-    raise tracer.refuse("combines values whose batch axes are in different places: keep the batch in front")
+    raise tracer.refuse(f"does {name} on values whose batch axes are in different places: {_WAY_OUT}")
 
 
 def _plain(tracer: Tracer, name: str, arguments: Sequence[object]) -> Known | None:
@@ -119,7 +120,7 @@ def _folded(tracer: Tracer, name: str, arguments: Sequence[object], options: Map
     elif name in _AXIS_AT and len(given) > _AXIS_AT[name]:
         given[_AXIS_AT[name]] = _behind_batch(tracer, given[_AXIS_AT[name]], len(first.shape))
     elif name not in _ANYWHERE and name not in _PADS:
-        raise tracer.refuse(f"does {name} on a batch folded with another axis: keep the batch in front")
+        raise tracer.refuse(f"does {name} on a batch folded with another axis: {_WAY_OUT}")
     if not shape or shape[0] % tracer.batch:
         raise tracer.refuse(f"returns shape {shape} for {tracer.batch} images: the batch must stay in front")
     tracer.shape = (tracer.batch, shape[0] // tracer.batch, *shape[1:])
@@ -156,6 +157,8 @@ def _moved(tracer: Tracer, name: str, view: BatchView, rest: Sequence[object], o
     if name in _CUTS:
         made: Known = _CUTS[name](tracer, view, *rest)
         return made
+    if name in _RESHAPES:
+        return _reshape_behind(tracer, view)
     only_numbers = all(not isinstance(known, Tensor) or known.numel() == 1 for known in rest)
     if (
         name in _ANYWHERE
@@ -165,7 +168,20 @@ def _moved(tracer: Tracer, name: str, view: BatchView, rest: Sequence[object], o
     ):
         tracer.shape = (tracer.batch, *(size for i, size in enumerate(tracer.shape or ()) if i != view.axis))
         return replace(view, value=RULES[f"aten.{name}"](tracer, view.value, *rest, **options))
-    raise tracer.refuse(f"does {name} while the batch is axis {view.axis}: keep the batch in front")
+    raise tracer.refuse(f"does {name} while the batch is axis {view.axis}: {_WAY_OUT}")
+
+
+def _reshape_behind(tracer: Tracer, view: BatchView) -> Known:
+    """Reshape from the batch on, to the shape that the trace recorded; the axes before the batch stay."""
+    shape, axis, batch = tracer.shape or (), view.axis, tracer.batch
+    before, after = shape[:axis], shape[axis + 1 :]
+    if before != view.value.shape[:axis] or math.prod(shape) != batch * math.prod(view.value.shape):
+        raise tracer.refuse(f"reshapes to {shape} while the batch is axis {axis}: keep the batch in front")
+    if shape[axis] % batch:
+        raise tracer.refuse(f"reshapes to {shape}, which mixes images: keep the batch in front")
+    parts = shape[axis] // batch
+    inner = (*before, *after) if parts == 1 else (*before, parts, *after)
+    return BatchView(tracer.reshape(view.value, inner), axis, parts > 1)
 
 
 def _own_axis(tracer: Tracer, view: BatchView, axis: int) -> tuple[int, bool]:
