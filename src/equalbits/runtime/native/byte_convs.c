@@ -205,17 +205,18 @@ static void run_rows(const eb_context *context, const eb_step *step, int64_t row
     const uint8_t *input = step->scratch_bytes ? (const uint8_t *)context->scratch : eb_value_at(context, step->field[EB_IN]);
     eb_byte_row part = {.rows = rows,
                         .packed = (const char *)step->weights + block * step->block_bytes,
-                        .start = step->constants + block * EB_BLOCK,
-                        .sums = (float *)context->own};
+                        .start = step->constants + block * EB_BLOCK};
     for (int64_t x = 0; x < columns; x += PIECE) {
         if (x && x % (eb_turns(step->sums * PIECE / 8) * PIECE) == 0 && eb_stopped(step)) return;
         part.pixels = columns - x < PIECE ? columns - x : PIECE;
         for (int i = 0; i < rows; i++)
             part.input[i] = input + (row + i) * step->row_apart + x * step->apart + group * step->prepared_bytes;
+        const int plain = rows == 1 && step->chain.parts == EB_HAS_OUT && targets->lanes == EB_BLOCK && targets->apart == EB_BLOCK;
+        part.sums = plain ? targets->out : (float *)context->own; /* in rows that are pooled, the sums are all */
         (step->tables ? kernels->look_up : step->signs ? kernels->dot : kernels->dot_int8)(step, &part);
         for (int i = 0; i < rows; i++) {
             targets[i].pixels = part.pixels;
-            context->plan->kernels->chain_reals(&step->chain, targets + i, part.sums + i * part.pixels * EB_BLOCK);
+            if (!plain) context->plan->kernels->chain_reals(&step->chain, targets + i, part.sums + i * part.pixels * EB_BLOCK);
             eb_move_along(targets + i, part.pixels);
         }
     }
