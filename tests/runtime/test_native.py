@@ -219,6 +219,29 @@ def test_no_table_of_steps_makes_the_engine_read_or_write_outside(
         plan.run(images.reshape(-1), np.empty(size * len(images), np.float32), 2)
 
 
+def test_no_single_number_of_a_step_makes_the_engine_fault() -> None:
+    build = NetworkBuilder((2, 8, 8))
+    x = build.add("adaptive_avg_pool", build.add("sigmoid", build.image), size=(4, 4))
+    x = build.add("mul", x, build.add("tanh", x))
+    rows = build.add("reshape", x, shape=(2, 4, 4))
+    x = build.add("matmul", build.add("layer_norm", rows, axis=2), build.add("softmax", rows, axis=2))
+    build.add("flatten", build.add("elu", x))
+    recipe, answer = lower(build.finish(), native.BUILT.FIELDS, native.BUILT.KINDS)
+    values, steps, tensors = recipe.tables()
+    assert {"ADAPTIVE", "SIGMOID", "MUL", "MATMUL", "NORM", "SOFTMAX", "ELU"} <= set(recipe.step_kinds)
+    image, found, refused = reals(128), np.empty(32, np.float32), 0
+    for place in np.ndindex(steps.shape):
+        kept = steps[place]
+        for number in (-2, -1, 0, 1, 3, 2**20, 2**31, 2**62):
+            steps[place] = number
+            try:
+                native.BUILT.Plan(values, steps, tensors, answer, SETS[0], 1 << 24).run(image, found, 2)
+            except (ValueError, OverflowError):
+                refused += 1
+        steps[place] = kept
+    assert refused > 500
+
+
 def test_without_the_native_module_numpy_runs_with_a_message() -> None:
     program = (
         "import logging, sys; sys.modules['equalbits.runtime.native._native'] = None\n"

@@ -65,8 +65,9 @@ int eb_check_conv(eb_step *step, int64_t number, char *error) {
 int eb_check_pool(eb_step *step, int64_t number, char *error) {
     const int64_t *field = step->field;
     if (step->in.channels != step->out.channels) return eb_fail(error, "step %d changes the channels", (int)number);
-    if (field[EB_KIND] == EB_ADAPTIVE) return 1;
     int64_t tall = field[EB_KERNEL_H], wide = field[EB_KERNEL_W];
+    if (field[EB_KIND] == EB_ADAPTIVE) /* its windows follow from the shapes */
+        return (tall == 1 && wide == 1) || eb_fail(error, "step %d pools with a window that it does not take", (int)number);
     if (field[EB_PAD_TOP] >= tall || field[EB_PAD_BOTTOM] >= tall || field[EB_PAD_LEFT] >= wide ||
         field[EB_PAD_RIGHT] >= wide || field[EB_DILATION_H] != 1 || field[EB_DILATION_W] != 1)
         return eb_fail(error, "step %d pools with a window that may lie outside", (int)number);

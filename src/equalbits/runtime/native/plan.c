@@ -146,6 +146,8 @@ static int read_rows(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int6
     const eb_value *from = touch(plan, field[EB_IN], number, EB_REAL, 0, error);
     const eb_value *other = from ? touch(plan, second, number, EB_REAL, 0, error) : NULL;
     if (!other) return 0;
+    if (field[EB_RESIDUAL] != -1 && field[EB_KIND] != EB_ATTEND) /* memory.c shares places with what it names */
+        return eb_fail(error, "step %d names a residual that it does not add", (int)number);
     if (field[EB_OUT] >= 0 && field[EB_OUT] < plan->value_count && plan->values[field[EB_OUT]].born >= 0)
         return eb_fail(error, "step %d makes value %d again", (int)number, (int)field[EB_OUT]);
     const eb_value *to = touch(plan, field[EB_OUT], number, EB_REAL, 1, error);
