@@ -154,6 +154,23 @@ def test_few_lengths_are_kept() -> None:
     assert model.at_length(1) is not first
 
 
+def test_a_length_is_an_integer_of_any_kind() -> None:
+    model = sequence(16, {"after": (0, 0, (16, -1))})
+    assert model.at_length(np.int64(5)) is model.at_length(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        model.at_length(5.0)  # type: ignore[arg-type]
+
+
+def test_a_missing_input_is_named_and_not_taken_for_an_empty_one() -> None:
+    build = NetworkBuilder((1, 1, 3))
+    build.add("relu", build.image)
+    lengths = Lengths(1, 3, (((0, 1),),), ())
+    model = PackedModel(build.finish(inputs=(Port("ids", (3,), 9),), lengths=lengths))
+    for given in ({}, {"id": [[1]]}):
+        with pytest.raises(ValueError, match="the model takes ids: give each once"):
+            model(**given)
+
+
 def test_named_inputs_and_outputs_vary_with_the_length() -> None:
     build = NetworkBuilder((1, 1, 6))
     build.add("relu", build.image)

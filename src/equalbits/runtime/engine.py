@@ -1,6 +1,7 @@
 """Run a packed network: images in, logits out."""
 
 import logging
+import operator
 import os
 import sys
 import warnings
@@ -124,7 +125,7 @@ class PackedModel:
 
     def at_length(self, length: int) -> "PackedModel":
         """Return the model for inputs of one length, of those that it takes."""
-        return self._at_length(length)
+        return self._at_length(operator.index(length))
 
     def run_batch(self, batch: Array) -> Floats:
         """Return the logits of images that :meth:`as_batch` returned; batches of one dtype can be joined."""

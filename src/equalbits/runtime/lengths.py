@@ -51,7 +51,7 @@ class Lengths:
         """Return the length of inputs: the first of their axes that varies. Inputs that do not fit have the longest."""
         arrays = dict(zip(names, given, strict=False)) | dict(named)
         for name, sizes in zip(names, self.inputs, strict=True):
-            shape = np.shape(arrays.get(name, ()))
+            shape = np.shape(arrays.get(name, 0))  # one that is missing is refused where inputs are joined
             if _LENGTH in sizes and len(shape) >= len(sizes):
                 length = int(shape[sizes.index(_LENGTH) - len(sizes)])
                 if not self.least <= length <= self.most:
