@@ -173,6 +173,8 @@ class Odd(nn.Module):
             x = torch.cat([x[:, : length // 3], x[:, length // 3 :] * 2], dim=1)
         if self.way == "long texts":
             x = torch.tanh(x) if length > 8 else x
+        if self.way == "as many turned as the least has":
+            x = x.roll(3, 1)
         if self.way == "a fixed size":
             x = x.reshape(len(x), 12, 8)
         return self.mix(x)
@@ -187,6 +189,7 @@ class Odd(nn.Module):
         ),
         ("every third", r"layer 'slice_1' \(slice\) depends on the length .* its stop is 12: \(4, 8\), 11: \(3, 8\)"),
         ("long texts", r"layer 'tanh' \(tanh\) is another operation at length 7 than at 12: pack one length"),
+        ("as many turned as the least has", r"at length 3 operation .* pack one length, or give a larger least than 3"),
         ("a fixed size", "with inputs of length 11 in place of 12: shape '.2, 12, 8.' is invalid"),
     ],
 )

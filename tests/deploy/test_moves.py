@@ -29,8 +29,17 @@ def overwritten(x):
     return x
 
 
+def filled(x):
+    """Overwrite parts of a copy and of a view of it by numbers."""
+    x = x.clone()
+    x[:, 1:2] = 0.5
+    x.view(x.shape[0], -1)[:, 3:20] = -2
+    return x
+
+
 MOVES = {
     "overwrite parts": overwritten,
+    "overwrite parts by numbers": filled,
     "swapaxes": lambda x: x.swapaxes(2, 3),
     "swapdims": lambda x: torch.swapdims(x, 1, -1),
     "mT": lambda x: x.mT,

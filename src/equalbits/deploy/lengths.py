@@ -101,9 +101,13 @@ def with_lengths(network: Network, traces: Traces, inputs: tuple[Sizes, ...]) ->
         if found is None:
             raise PackError(f"output {port.name!r} has a shape that is no rule of the length: pack one length")
         outputs.append(found)
-    network = replace(network, lengths=Lengths(others[-1], most, inputs, tuple(outputs), *tables))
+    try:
+        network = replace(network, lengths=Lengths(others[-1], most, inputs, tuple(outputs), *tables))
+        shorter = {length: at_length(network, length) for length in traces}
+    except ValueError as error:  # the least may take other operations, which the longest does not have
+        raise PackError(f"{error}: pack one length, or give a larger least than {others[-1]}") from None
     for length, (graph, frozen) in traces.items():
-        short, expected = at_length(network, length), to_network(graph)
+        short, expected = shorter[length], to_network(graph)
         arrays = expected.tensors
         equal = (np.array_equal(array, arrays[name]) for name, array in short.tensors.items())
         if short.operations != expected.operations or not all(equal):  # of one name each, as operations are the same

@@ -114,7 +114,9 @@ def slice_scatter(
 @rule("copy.default")
 def copy(tracer: Tracer, value: Known, source: Known, *_: object) -> Known:
     """Return what a value is overwritten with."""
-    return expand_to(tracer, source, tracer.output_shape()) if isinstance(source, Value) else source
+    if isinstance(source, Value):
+        return expand_to(tracer, source, tracer.output_shape())
+    return source.expand(tracer.shape) if isinstance(source, Tensor) and tracer.shape is not None else source
 
 
 @rule("stack.default")
