@@ -107,9 +107,22 @@ def means_far_from_zero(device: str) -> None:
     torch.testing.assert_close(stats[:2].double().cpu(), torch.stack((mean, variance)), rtol=2e-4, atol=0)
 
 
+def vectors_of_any_stride(device: str) -> None:
+    from equalbits.functional.kernels import prelu_norm_add_sign as gpu
+
+    c, *vectors, residual, g_y, g_s = draw((7, 10), 10, True, torch.float32, device)
+    apart = [torch.stack([x, x + 1], dim=1)[:, 0] for x in vectors]
+    expected, found = (gpu.forward(c, *given, residual, 1e-5, True) for given in (vectors, apart))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+    *_, near, stats = expected
+    expected, found = (gpu.backward(g_y, g_s, c, *given[:2], near, stats) for given in (vectors, apart))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+
+
 LAWS: dict[str, Callable[[str], None]] = {
     law.__name__: law
     for law in (
+        vectors_of_any_stride,
         every_option,
         sizes_that_fill_tiles_and_sizes_that_do_not,
         strips_of_several_tiles,

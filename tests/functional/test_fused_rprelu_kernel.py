@@ -101,6 +101,18 @@ def strips_of_several_tiles(device: str) -> None:
     gpu.SUM_PASS, gpu.BACKWARD_PASS = usual
 
 
+def vectors_of_any_stride(device: str) -> None:
+    from equalbits.functional.kernels import norm_add_rprelu_sign as gpu
+
+    (c, residual, *vectors), g_y, g_s = draw((7, 10), True, torch.float32, device)
+    apart = [torch.stack([x, x + 1], dim=1)[:, 0] for x in vectors]
+    runs = [(gpu.forward(c, residual, *given, 1e-5), given) for given in (vectors, apart)]
+    (expected, _), (found, _) = runs
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+    first, second = (gpu.backward(g_y, g_s, c, residual, *given, expected[3]) for _, given in runs)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(second, first, strict=True))
+
+
 def halves(device: str) -> None:
     # Triton's interpreter rounds to bfloat16 incorrectly next to a power of two.
     for dtype in (torch.float16, torch.bfloat16)[: 2 if device == "cuda" else 1]:
@@ -110,7 +122,13 @@ def halves(device: str) -> None:
 
 LAWS: dict[str, Callable[[str], None]] = {
     law.__name__: law
-    for law in (every_option, sizes_that_fill_tiles_and_sizes_that_do_not, strips_of_several_tiles, halves)
+    for law in (
+        every_option,
+        sizes_that_fill_tiles_and_sizes_that_do_not,
+        strips_of_several_tiles,
+        vectors_of_any_stride,
+        halves,
+    )
 }
 
 

@@ -11,7 +11,14 @@ from torch import Tensor
 from equalbits.functional.fused_norm import from_rows
 from equalbits.functional.kernels import norm_add_rprelu_sign_triton as kernels
 from equalbits.functional.kernels import prelu_norm_add_sign_triton as norm_kernels
-from equalbits.functional.kernels.prelu_norm_add_sign import DTYPES, SUM_PASS, empty_rows, in_rows, plan_launches
+from equalbits.functional.kernels.prelu_norm_add_sign import (
+    DTYPES,
+    SUM_PASS,
+    empty_rows,
+    in_memory,
+    in_rows,
+    plan_launches,
+)
 from equalbits.functional.kernels.sizes import cdiv
 
 __all__ = ["DTYPES", "backward", "forward"]
@@ -23,7 +30,8 @@ BACKWARD_PASS = (1024, 512)
 
 def forward(c: Tensor, residual: Tensor | None, *others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute :func:`equalbits.functional.fused_rprelu.reference_forward`."""
-    *vectors, shift, eps = others
+    *given, eps = others
+    *vectors, shift = in_memory(given)
     channels = c.shape[1]
     count = c.numel() // channels
     rows, added = in_rows(c), None if residual is None else in_rows(residual)
@@ -54,7 +62,7 @@ def backward(
     overwrite: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute :func:`equalbits.functional.fused_rprelu.reference_backward`; ``overwrite`` writes into c."""
-    *vectors, shift, stats = others
+    *vectors, shift, stats = in_memory(others)
     channels = c.shape[1]
     count = c.numel() // channels
     rows = in_rows(c)

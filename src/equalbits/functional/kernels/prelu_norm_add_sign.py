@@ -7,8 +7,9 @@ matrix, with a small kernel between them that combines the sums of the strips of
 
 # mypy: allow-untyped-calls
 
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +54,7 @@ def forward(
     channels = c.shape[1]
     count = c.numel() // channels
     rows, added = in_rows(c), None if residual is None else in_rows(residual)
+    slope, weight, bias = in_memory((slope, weight, bias))
     plan = plan_launches(count, channels, 0 if slope is None else slope.numel(), SUM_PASS)
     partial = torch.empty((4, plan.strips, channels), dtype=torch.float32, device=c.device)
     stats = torch.empty((5, channels), dtype=torch.float32, device=c.device)
@@ -85,6 +87,7 @@ def backward(
     channels = c.shape[1]
     count = c.numel() // channels
     rows, of_y, of_s = in_rows(c), None if g_y is None else in_rows(g_y), None if g_s is None else in_rows(g_s)
+    slope, weight = in_memory((slope, weight))
     slopes = 0 if slope is None else slope.numel()
     plan = plan_launches(count, channels, slopes, SUM_PASS)
     partial = torch.empty((3, plan.strips, channels), dtype=torch.float32, device=c.device)
@@ -110,6 +113,11 @@ def backward(
 def in_rows(tensor: Tensor) -> Tensor:
     """Return the tensor with its memory in the order of (position, channel): itself, if it is channels last."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else as_rows(tensor)
+
+
+def in_memory(vectors: Iterable[Tensor | None]) -> list[Any]:
+    """Return vectors with their entries next to each other, as the kernels read them."""
+    return [None if each is None else each.contiguous() for each in vectors]
 
 
 def empty_rows(c: Tensor) -> Tensor:
