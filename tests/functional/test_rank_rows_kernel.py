@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import equalbits
-from equalbits.functional import positive_count, transport_by_sorting, transport_symbols
+from equalbits.functional import positive_count, scaled_transport_symbols, transport_by_sorting, transport_symbols
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -131,6 +131,9 @@ def scaled_latents(device: str) -> None:
             answer = gpu.rank_scaled(given, negatives, scale.to(device, dtype), torch.float32)
             assert answer.stride() == given.stride()
             assert torch.equal(answer.cpu().nan_to_num(9), expected), (shape, form)
+    vector = torch.randn(9, generator=noise)  # one filter
+    found = scaled_transport_symbols(vector.to(device), 0.3, scale.to(device), torch.float32)
+    assert torch.equal(found.cpu(), transport_by_sorting(vector, 0.3) * scale)
     assert gpu.rank_scaled(torch.ones(2, 40000, device=device), 2, scale.to(device), torch.float32) is None
     assert gpu.rank_scaled(torch.ones(3, 2, device=device).t(), 1, scale.to(device), torch.float32) is None
 

@@ -71,6 +71,8 @@ def scaled_transport_symbols(latents: Tensor, p_pos: float, scale: Tensor, dtype
     tensor([[-0.5000,  0.5000]])
     """
     check_latents(latents)
+    if latents.dim() == 1:  # one filter
+        return scaled_transport_symbols(latents[None], p_pos, scale, dtype)[0]
     connections = math.prod(latents.shape[1:])
     scaled = rank_scaled(latents, connections - positive_count(connections, p_pos), scale, dtype)
     return (transport_symbols(latents, p_pos) * scale).to(dtype) if scaled is None else scaled

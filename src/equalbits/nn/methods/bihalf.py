@@ -35,6 +35,6 @@ class BiHalf(WeightQuantizer):
 
     def scaled_symbols(self, latents: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the symbols times a constant scale by :func:`equalbits.functional.scaled_transport_symbols`."""
-        if latents.dim() == 1 or getattr(self.symbols, "__func__", None) is not BiHalf.symbols:
+        if getattr(self.symbols, "__func__", None) is not BiHalf.symbols:
             return super().scaled_symbols(latents, scale, dtype)
         return F.scaled_transport_symbols(latents, self.p_pos, scale, dtype)
