@@ -197,15 +197,19 @@ def test_compiled_nets_with_rprelu_compute_the_same_to_the_bit(name: str, monkey
 
 
 @pytest.mark.parametrize("rprelu", [False, True])
-def test_a_net_with_a_hook_inside_is_not_fused_in_plain_steps(rprelu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residual_blocks, "can_fuse", lambda *_: True)
-    net = create_model("resnet18", width=0.125, num_classes=3, input_quantizer="rsign", rprelu=rprelu)
+@pytest.mark.parametrize("name", ["resnet18", "vgg_small"])
+def test_a_net_with_a_hook_inside_is_not_fused(name: str, rprelu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residual_blocks, "can_fuse", lambda _, *norms: all(map(fused_norm._is_default, norms)))
+    net = create_model(name, width=0.125, num_classes=3, image_size=8, input_quantizer="rsign", rprelu=rprelu)
     called: list[nn.Module] = []
-    images = torch.randn(4, 3, 32, 32)
-    hook = net.stage2[0].norm1.register_forward_hook(lambda module, inputs, outputs: called.append(module))
-    assert calls_hooks(net)
-    net(images)
-    hook.remove()
-    assert not calls_hooks(net)
-    net(images)
-    assert called == [net.stage2[0].norm1]
+    images, inside = torch.randn(4, 3, 8, 8), net.stage2[0].norm1 if name == "resnet18" else net.norm2
+    for run in (net, torch.compile(lambda x: net(x), backend="aot_eager", fullgraph=True)):
+        hook = inside.register_forward_hook(lambda module, inputs, outputs: called.append(module))
+        assert calls_hooks(net)
+        run(images)
+        hook.remove()
+        torch._dynamo.reset()
+        assert not calls_hooks(net)
+        run(images)
+        assert called == [inside]
+        called.clear()

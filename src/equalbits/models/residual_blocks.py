@@ -248,9 +248,8 @@ def _conv_norm(
     conv, activation, norm = modules
     known = cast("nn.PReLU | RPReLU | None", activation)
     recompute = recompute or recomputes(conv, inputs.reals)
-    joined = recompute or (is_plain(inputs.reals) and conv.kernel_size != (1, 1))
-    if joined and is_recomputable(conv):
-        binary = cast("BinaryConv2d", conv)
+    binary = cast("BinaryConv2d", conv)
+    if is_recomputable(conv) and (recompute or (is_plain(inputs.reals) and binary.kernel_size != (1, 1))):
         signs = inputs.signs or binary.quantize_as_bits(inputs.reals)
         found = conv_norm_and_add(
             (binary, norm), signs, activation=known, residual=residual, following=following, recompute=recompute

@@ -41,9 +41,7 @@ def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
 
 
 def calls_hooks(model: nn.Module) -> bool:
-    """Return whether an eager step must call the modules of ``model`` themselves, since one of them has a hook."""
-    if torch.compiler.is_compiling():
-        return False
+    """Return whether a step must call the modules of ``model`` themselves, since one of them has a hook."""
     remaining: list[nn.Module | None] = [model]
     while remaining:  # modules() takes several times as long
         module = remaining.pop()
