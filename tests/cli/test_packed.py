@@ -17,7 +17,7 @@ from equalbits._text import size_ratio
 from equalbits.cli.pack import written_files
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import load_run
-from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native
+from equalbits.runtime import NetworkBuilder, PackedModel, Port, load_packed, native, write_network
 from equalbits.training import load_checkpoint, save_checkpoint
 
 
@@ -329,3 +329,15 @@ def test_commands_take_a_file_of_several_lengths(tmp_path, call):
     assert call("bench", file, "--seconds", "0.05")[0] == 0
     code, printed, _ = call("export", file, tmp_path / "net.onnx")
     assert code == 0 and "the same logits as the packed network" in printed
+
+
+def test_bench_times_a_network_of_ids(tmp_path, call):
+    build = NetworkBuilder((1, 1, 12))
+    ids = build.add("flatten", build.add("slice", build.image, start=(0, 0, 0), stop=(1, 1, 8), step=(1, 1, 1)))
+    table = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    build.add("flatten", build.add("embedding", ids, table=table))
+    network = build.finish(inputs=(Port("ids", (8,), 50), Port("mask", (4,))))
+    write_network(network, tmp_path / "net.ebits")
+    for more in ((), ("--batch", "3"), ("--engine", "numpy"), ("--layers",) * (native.BUILT is not None)):
+        code, printed, errors = call("bench", tmp_path / "net.ebits", "--seconds", "0.02", "--json", *more)
+        assert code == 0 and json.loads(printed)["images_per_second"] > 0, errors

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import statistics
 import time
@@ -59,14 +60,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    import numpy as np
-
     from equalbits.runtime import find_packed, read_network
 
     path = find_packed(options.file)
     network = read_network(path)
     try:
-        images = np.random.default_rng(0).standard_normal((options.batch, *network.input_shape)).astype(np.float32)
+        images = _random_inputs(network, options.batch)
     except ValueError:  # more elements than numpy can index
         raise MemoryError from None
     engine, call = _make_call(network, images, options)
@@ -91,13 +90,28 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     return facts
 
 
+def _random_inputs(network: "Network", count: int) -> "NDArray[np.float32]":
+    """Return images, or named inputs end to end: ids in their range, and normal numbers."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    images = random.standard_normal((count, *network.input_shape)).astype(np.float32)
+    start = 0
+    for port in network.inputs:
+        end = start + math.prod(port.shape)
+        if port.below:
+            images[..., start:end] = random.integers(0, port.below, (count, 1, 1, end - start))
+        start = end
+    return images
+
+
 def _make_call(network: "Network", images: "NDArray[np.float32]", options: argparse.Namespace) -> tuple[str, Call]:
     """Return the name of the engine, and a function that runs the batch once."""
     from equalbits.runtime import NativeEngine, PackedModel, native
 
     if options.engine in ("auto", "numpy"):
         model = PackedModel(network, threads=options.threads, engine=options.engine)
-        return model.engine, lambda: model(images)
+        return model.engine, lambda: model.run_batch(images) if network.inputs else model(images)
     available = [] if native.BUILT is None else native.BUILT.instruction_sets()
     if options.engine not in available:
         raise ValueError(f"--engine {options.engine}: this machine supports {', '.join(['auto', *available, 'numpy'])}")
