@@ -24,8 +24,9 @@ from equalbits.functional.kernels.sizes import cdiv
 __all__ = ["DTYPES", "backward", "forward"]
 
 #: Entries per tile and number of programs of the first backward pass: four per multiprocessor of a large GPU. Its five
-#: sums take many registers, so tiles are small.
+#: sums take many registers, so tiles are small; four programs run concurrently with up to 128 registers per thread.
 BACKWARD_PASS = (1024, 512)
+_OCCUPANCY = {} if torch.version.hip else {"maxnreg": 128}
 
 
 def forward(c: Tensor, residual: Tensor | None, *others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -68,6 +69,7 @@ def backward(
     rows = in_rows(c)
     of_y, of_s, added = (None if each is None else in_rows(each) for each in (g_y, g_s, residual))
     plan = plan_launches(count, channels, None, BACKWARD_PASS)
+    sums: dict[str, int] = plan.sums | _OCCUPANCY
     kinds = 4 if of_s is None else 5
     partial = torch.empty((kinds, plan.strips, channels), dtype=torch.float32, device=c.device)
     factors = torch.empty((3, channels), dtype=torch.float32, device=c.device)
@@ -77,7 +79,7 @@ def backward(
     g_c = (rows if c.dim() == 4 else from_rows(rows, c)) if overwrite else empty_rows(c)
     with torch.cuda.device_of(c):
         kernels.sum_backward[(plan.strips, plan.blocks)](
-            of_y, of_s, rows, added, *vectors, shift, stats, g_sum, partial, count, plan.tiles, **plan.sums
+            of_y, of_s, rows, added, *vectors, shift, stats, g_sum, partial, count, plan.tiles, **sums
         )
         kernels.combine_backward[plan.combine_grid](
             partial, stats, vectors[0], factors, gradients, count, plan.strips, SHIFT=of_s is not None, **plan.combine
