@@ -331,7 +331,7 @@ def test_commands_take_a_file_of_several_lengths(tmp_path, call):
     assert code == 0 and "the same logits as the packed network" in printed
 
 
-def test_bench_times_a_network_of_ids(tmp_path, call):
+def test_a_network_of_ids_is_timed_and_exported(tmp_path, call):
     build = NetworkBuilder((1, 1, 12))
     ids = build.add("flatten", build.add("slice", build.image, start=(0, 0, 0), stop=(1, 1, 8), step=(1, 1, 1)))
     table = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
@@ -341,3 +341,6 @@ def test_bench_times_a_network_of_ids(tmp_path, call):
     for more in ((), ("--batch", "3"), ("--engine", "numpy"), ("--layers",) * (native.BUILT is not None)):
         code, printed, errors = call("bench", tmp_path / "net.ebits", "--seconds", "0.02", "--json", *more)
         assert code == 0 and json.loads(printed)["images_per_second"] > 0, errors
+    pytest.importorskip("onnx")
+    code, printed, errors = call("export", tmp_path / "net.ebits", tmp_path / "net.onnx")
+    assert code == 0 and "the same logits as the packed network" in printed, errors

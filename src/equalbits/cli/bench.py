@@ -65,7 +65,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     path = find_packed(options.file)
     network = read_network(path)
     try:
-        images = _random_inputs(network, options.batch)
+        images = random_inputs(network, options.batch)
     except ValueError:  # more elements than numpy can index
         raise MemoryError from None
     engine, call = _make_call(network, images, options)
@@ -90,7 +90,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     return facts
 
 
-def _random_inputs(network: "Network", count: int) -> "NDArray[np.float32]":
+def random_inputs(network: "Network", count: int) -> "NDArray[np.float32]":
     """Return images, or named inputs end to end: ids in their range, and normal numbers."""
     import numpy as np
 

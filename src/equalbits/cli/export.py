@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
+from equalbits.cli.bench import random_inputs
 from equalbits.cli.pack import check_source, export_packed, pack_run, replace_when_done, written_files
 from equalbits.cli.terminal import say
 
@@ -166,11 +167,10 @@ def _verify(packed: "PackedModel", exported: "Call", *, to: str = "onnx") -> str
         )
         reference = PackedModel(replace(network, operations=operations))
         note = " before it rounds inputs of linear layers"
-    shape, random = (_IMAGES, 1, *network.input_shape), np.random.default_rng(0)
-    images = random.standard_normal(shape).astype(np.float32)
+    images = random_inputs(network, _IMAGES)[:, None]
     if to == "c" and network.mean is not None:
-        images = random.integers(0, 256, shape).astype(np.uint8)
-    ours = np.concatenate([reference(image).reshape(1, -1) for image in images])
+        images = np.random.default_rng(0).integers(0, 256, images.shape).astype(np.uint8)
+    ours = np.concatenate([reference.run_batch(image).reshape(1, -1) for image in images])
     theirs = np.concatenate([np.asarray(exported(image)).reshape(1, -1) for image in images])
     if ours.shape != theirs.shape:
         raise ValueError(f"the exported network returns shape {theirs.shape}, the packed one {ours.shape}")
