@@ -7,6 +7,8 @@ output, not the output itself; the signs are written as bits, too, for the convo
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -88,12 +90,12 @@ def reference_forward(
 
     Without ``signs`` the second, third and fourth are empty.
     """
-    rows = _wide(c)
+    rows = wide_rows(c)
     z = rows if slope is None else torch.where(rows > 0, rows, slope * rows)
     variance, mean = torch.var_mean(z, dim=0, correction=0)
     inverse = (variance + eps).rsqrt()
     wide_y = (z - mean) * inverse * weight + bias
-    y = (wide_y if residual is None else wide_y + _wide(residual)).to(c.dtype)
+    y = (wide_y if residual is None else wide_y + wide_rows(residual)).to(c.dtype)
     low = rows.clamp(max=0)
     stats = torch.stack((mean, variance, inverse, low.sum(dim=0), low.square().sum(dim=0)))
     if not signs:
@@ -109,9 +111,9 @@ def reference_backward(
     g = torch.zeros((), dtype=c.dtype, device=c.device) if g_y is None else as_rows(g_y)
     total = c.new_empty(0)
     if g_s is not None:
-        g = (g + _wide(g_s) * unpack_bits(near, c.shape[1])).to(c.dtype)
+        g = (g + wide_rows(g_s) * unpack_bits(near, c.shape[1])).to(c.dtype)
         total = from_rows(g, c)
-    g, rows, count = g.to(stats.dtype), _wide(c), c.numel() // c.shape[1]
+    g, rows, count = g.to(stats.dtype), wide_rows(c), c.numel() // c.shape[1]
     z = rows if slope is None else torch.where(rows > 0, rows, slope * rows)
     normed = (z - stats[MEAN]) * stats[INVERSE_DEVIATION]
     g_bias, g_weight = g.sum(dim=0), (g * normed).sum(dim=0)
@@ -121,7 +123,8 @@ def reference_backward(
     return total, from_rows(g_c.to(c.dtype), c), torch.stack((g_weight, g_bias)), g_slope
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def wide_rows(tensor: Tensor) -> Tensor:
+    """Return :func:`as_rows` in at least float32."""
     return as_rows(tensor).to(at_least_float32(tensor.dtype))
 
 
@@ -153,15 +156,18 @@ def gradients_over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *oth
     return gpu.backward(g_y, g_s, c, *others, overwrite=True) if gpu else reference_backward(g_y, g_s, c, *others)
 
 
-def _gpu_for(c: Tensor) -> ModuleType | None:
-    """Import the kernels when first needed; None on another device, without Triton or for an unsupported dtype."""
+def kernels_for(name: str, c: Tensor) -> ModuleType | None:
+    """Import kernels when first needed; None on another device, without Triton or for an unsupported dtype."""
     if c.device.type != "cuda":
         return None
     try:
-        from equalbits.functional.kernels import prelu_norm_add_sign as gpu
+        gpu = import_module(f"equalbits.functional.kernels.{name}")
     except ImportError:
         return None
     return gpu if c.dtype in gpu.DTYPES else None
+
+
+_gpu_for = partial(kernels_for, "prelu_norm_add_sign")
 
 
 @_forward_op.register_fake

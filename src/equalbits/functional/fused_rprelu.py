@@ -6,7 +6,7 @@ backward keeps the two inputs, the convolution's output and the shortcut, and co
 """
 
 from collections.abc import Sequence
-from types import ModuleType
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,15 @@ from torch import Tensor
 
 from equalbits.functional.binarize import sign_symbols
 from equalbits.functional.execution_mode import is_plain, plain_twin
-from equalbits.functional.fused_norm import INVERSE_DEVIATION, MEAN, VARIANCE, as_rows, from_rows, wanted
+from equalbits.functional.fused_norm import (
+    INVERSE_DEVIATION,
+    MEAN,
+    VARIANCE,
+    from_rows,
+    kernels_for,
+    wanted,
+    wide_rows,
+)
 from equalbits.functional.gradients_from_bits import ANY_LAYOUT
 from equalbits.functional.packed_bits import pack_bits
 from equalbits.functional.precision import at_least_float32
@@ -73,7 +81,7 @@ def norm_add_rprelu_sign(
 def reference_forward(c: Tensor, residual: Tensor | None, *others: Any) -> _Outputs:
     """Return ``y``, the signs of ``y + shift``, their bits, and the statistics; without ``shift`` two are empty."""
     weight, bias, *activation, shift, eps = others
-    rows = _wide(c)
+    rows = wide_rows(c)
     variance, mean = torch.var_mean(rows, dim=0, correction=0)
     stats = torch.stack((mean, variance, (variance + eps).rsqrt()))
     _, _, y = _recompute(c, residual, weight, bias, *activation, stats)
@@ -87,10 +95,10 @@ def reference_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *other
     """Return the gradients of the residual, of ``c``, and of weight, bias, before, slope, after; with g_s of shift."""
     residual, weight, bias, before, slope, after, shift, stats = others
     normed, inner, y = _recompute(c, residual, weight, bias, before, slope, after, stats)
-    g = torch.zeros_like(normed) if g_y is None else _wide(g_y)
+    g = torch.zeros_like(normed) if g_y is None else wide_rows(g_y)
     of_shift: tuple[Tensor, ...] = ()
     if g_s is not None:
-        through = _wide(g_s) * (2 - 2 * (y.to(stats.dtype) + shift).abs()).clamp(min=0)
+        through = wide_rows(g_s) * (2 - 2 * (y.to(stats.dtype) + shift).abs()).clamp(min=0)
         g, of_shift = g + through, (through.sum(dim=0),)
     g_after, g_slope = g.sum(dim=0), (g * inner.clamp(max=0)).sum(dim=0)
     g_sum = torch.where(inner > 0, g, slope * g).to(c.dtype)
@@ -104,15 +112,11 @@ def reference_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *other
 def _recompute(c: Tensor, residual: Tensor | None, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the normalized input, the input of the PReLU, and ``y``, as rows."""
     weight, bias, before, slope, after, stats = others
-    normed = (_wide(c) - stats[MEAN]) * stats[INVERSE_DEVIATION]
+    normed = (wide_rows(c) - stats[MEAN]) * stats[INVERSE_DEVIATION]
     inner = normed * weight + (bias if before is None else bias + before)
-    inner = inner if residual is None else inner + _wide(residual)
+    inner = inner if residual is None else inner + wide_rows(residual)
     outer = torch.where(inner > 0, inner, slope * inner)
     return normed, inner, (outer if after is None else outer + after).to(c.dtype)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return as_rows(tensor).to(at_least_float32(tensor.dtype))
 
 
 _forward_op = torch.library.custom_op(
@@ -143,15 +147,7 @@ def gradients_over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *oth
     return gpu.backward(g_y, g_s, c, *others, overwrite=True) if gpu else reference_backward(g_y, g_s, c, *others)
 
 
-def _gpu_for(c: Tensor) -> ModuleType | None:
-    """Import the kernels when first needed; None on another device, without Triton or for an unsupported dtype."""
-    if c.device.type != "cuda":
-        return None
-    try:
-        from equalbits.functional.kernels import norm_add_rprelu_sign as gpu
-    except ImportError:
-        return None
-    return gpu if c.dtype in gpu.DTYPES else None
+_gpu_for = partial(kernels_for, "norm_add_rprelu_sign")
 
 
 @_forward_op.register_fake
