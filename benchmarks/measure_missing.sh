@@ -3,9 +3,9 @@
 #
 #     benchmarks/measure_missing.sh SECONDS DATA RUNS
 #
-# What the end cuts off is saved, and the same call resumes it. Each finished part is a directory of RUNS; to keep it,
-# run its line in a checkout with --keep and with all nets and seeds that the directory holds. RUNS/records.tgz has all
-# that takes, without weights.
+# An interrupted measurement is saved, and the same call resumes it. To keep a finished one, run its line below in a
+# checkout, with --keep and with all nets and seeds that its directory in RUNS holds. RUNS/records.tgz has the records
+# that --keep reads, without weights.
 set -uo pipefail
 end=$((SECONDS + $1)) data=$2 runs=$3
 root=$(cd "$(dirname "$0")/.." && pwd)

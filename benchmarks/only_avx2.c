@@ -34,7 +34,7 @@ static void answer(int number, siginfo_t *info, void *given) {
     greg_t *reg = ((ucontext_t *)given)->uc_mcontext.gregs;
     const unsigned char *at = (const unsigned char *)reg[REG_RIP];
     (void)info;
-    if (!is_question(at, number)) { /* a fault of the program's own, met again without us */
+    if (!is_question(at, number)) { /* a fault of the program itself: let it happen again without this handler */
         sigaction(number, &before[number == SIGILL], NULL);
         return;
     }

@@ -1,4 +1,4 @@
-"""Copy installed engines so that they take this processor for one without AVX-512, where it cannot hide it itself.
+"""Copy installed engines with their cpuid instructions patched, so that they find a processor without AVX-512.
 
     python benchmarks/only_avx2.py DIR [onnxruntime openvino ...]
     gcc -O2 -shared -fPIC -o only_avx2.so benchmarks/only_avx2.c

@@ -18,8 +18,8 @@ def generate(
     The decoder must be causal and return logits of shape (length, vocabulary). It was packed for one length: a shorter
     text is padded behind, where a causal decoder does not look, and of a longer one it reads the last tokens. In the
     native engine a token costs one pass over that token, as long as the text fits: keys and values are kept. Otherwise,
-    and where tokens meet outside causal attention, it costs a pass over the
-    whole length, or over a shorter one that is enough, where the model takes several lengths.
+    and where tokens meet outside causal attention, it costs a pass over the whole length, or, of a model of several
+    lengths, over the next power of two.
     """
     ports, shape = model.network.inputs, model.network.shapes[-1]
     if len(ports) != 1 or len(ports[0].shape) != 1 or len(shape) != 2 or shape[0] != ports[0].shape[0]:
@@ -51,7 +51,7 @@ def _decoder(model: PackedModel) -> Decoder | None:
 
 
 def _run_window(model: PackedModel, tokens: Sequence[int], length: int) -> Floats:
-    """Return the logits of the last token by a pass over the whole length, or the next power of two if it may be."""
+    """Return the logits of the last token by a pass over the whole length, or, if allowed, the next power of two."""
     if (lengths := model.network.lengths) is not None:
         length = min(length, max(lengths.least, 1 << (len(tokens) - 1).bit_length()))
     padded = np.zeros(length, np.int64)
