@@ -53,7 +53,7 @@ def run(model: nn.Module, forward: Callable[[Tensor], Tensor], inputs: Tensor) -
     """Return the outputs, and the gradients of the inputs and of every parameter."""
     leaf = inputs.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     outputs = forward(leaf)
-    direction = torch.linspace(-1, 1, outputs.numel()).view(outputs.shape).to(outputs.dtype)
+    direction = torch.linspace(-1, 1, outputs.numel(), device=outputs.device).view(outputs.shape).to(outputs.dtype)
     wanted = [leaf, *model.parameters()]
     return [outputs.detach(), *torch.autograd.grad(outputs, wanted, direction)]
 

@@ -182,7 +182,7 @@ def test_the_seconds_of_a_stack_include_earlier_calls_and_depend_on_no_clock(tmp
     monkeypatch.setattr(time, "time", lambda: next(days))
     sweep(own(), tmp_path, **stacked)
     taken = [json.loads(path.read_text())["seconds"] for path in tmp_path.glob("own/seed*/run.json")]
-    assert len(taken) == 2 and all(5000 < seconds < 5060 for seconds in taken)
+    assert len(taken) == 2 and all(5000 <= seconds < 5060 for seconds in taken)  # rounded; a step takes a few ms
 
 
 def test_a_stack_whose_results_do_not_all_fit_on_the_disk_keeps_none_and_resumes(tmp_path: Path) -> None:
