@@ -4,7 +4,7 @@
 
 torch has 8-bit matrix products but no 8-bit convolutions. Each 3×3 convolution is therefore also computed as the
 product of patches (im2col) and filters in FP8, INT8 and, for comparison, bfloat16, with and without the time to build
-the patches; and by our own 8-bit convolution (``equalbits.functional.convolve_symbols``), with ``--tiles`` also with
+the patches; and by our own 8-bit convolution (``kernels/int8_convolution.py``), with ``--tiles`` also with
 the three fastest of many tiles. Training uses the bfloat16 convolution. Gradients are real, so only the forward product
 of a layer's three has ±1 on both sides.
 """
@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.functional import convolve_symbols
 from equalbits.functional.kernels.int8_convolution import Tiles, convolve
 
 #: Channels, side and number of ResNet-18's inner 3×3 convolutions on 32×32 images.
@@ -56,7 +55,7 @@ def ways(channels: int, side: int, candidates: list[Tiles]) -> dict[str, Callabl
         return torch._scaled_mm(rows, fp8_filters.T, one, one, out_dtype=torch.bfloat16)
 
     fp8_weight, int8_weight = weight.to(torch.float8_e4m3fn), weight.to(torch.int8)
-    int8_images, form = images.to(torch.int8), {"padding": (1, 1), "dtype": torch.bfloat16}
+    int8_images = images.to(torch.int8)
     lay_out = torch.compile(patches, dynamic=False)
     tiled = {f"fp8 {tiles}": partial(our_convolution, fp8_images, fp8_weight, one, tiles) for tiles in candidates}
     return {
@@ -65,14 +64,14 @@ def ways(channels: int, side: int, candidates: list[Tiles]) -> dict[str, Callabl
         "fp8 product": lambda: fp8(fp8_ready),
         "int8 product": lambda: torch._int_mm(int8_ready, int8_filters.T),
         "fp8 with patches": lambda: fp8(lay_out(fp8_images)),
-        "our fp8 convolution": lambda: as_rows(convolve_symbols(fp8_images, fp8_weight, one, **form)),
-        "our int8 convolution": lambda: as_rows(convolve_symbols(int8_images, int8_weight, one, **form)),
-        "our bf16 convolution": lambda: as_rows(convolve_symbols(images, weight, one, **form)),
+        "our fp8 convolution": lambda: as_rows(our_convolution(fp8_images, fp8_weight, one)),
+        "our int8 convolution": lambda: as_rows(our_convolution(int8_images, int8_weight, one)),
+        "our bf16 convolution": lambda: as_rows(our_convolution(images, weight, one)),
         **tiled,
     }
 
 
-def our_convolution(images: Tensor, weight: Tensor, scale: Tensor, tiles: Tiles) -> Tensor:
+def our_convolution(images: Tensor, weight: Tensor, scale: Tensor, tiles: Tiles | None = None) -> Tensor:
     return as_rows(convolve(images, weight, scale, ((1, 1), (1, 1)), torch.bfloat16, tiles))
 
 

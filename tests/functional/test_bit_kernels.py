@@ -5,9 +5,9 @@ import warnings
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as nnf
 
-from equalbits.functional import convolve_symbols, sign_symbols
-from equalbits.functional.int8_convolution import convolve_symbols_in_float
+from equalbits.functional import sign_symbols
 from equalbits.functional.packed_bits import pack_by_shifts, unpack_by_shifts
 
 #: Channels, filters, kernel size, stride and padding; none fills a tile.
@@ -42,7 +42,7 @@ def convolution(device: str) -> None:
         signs = draw_symbols(2, channels, 7, 6).to(device, memory_format=torch.channels_last)
         symbols = draw_symbols(filters, channels, size, size, zeros=True).to(device)
         form = (stride, stride), (padding, padding)
-        expected = convolve_symbols_in_float(signs, symbols, scale, *form, torch.float32)
+        expected = nnf.conv2d(signs, symbols, None, *form) * scale
         tiles = small._replace(split=3 if number == 1 else 1)
         for dtype in dtypes if number == 0 or device == "cuda" else dtypes[:1]:
             answer = gpu.convolve(signs.to(dtype), symbols.to(dtype), scale, form, torch.float32, tiles)
@@ -94,15 +94,13 @@ def test_the_layers_of_a_resnet_are_convolved_exactly_in_eight_bits(channels: in
     signs = draw_symbols(128, channels, side, side).cuda().to(memory_format=torch.channels_last)
     symbols = draw_symbols(channels, channels, 3, 3).cuda().to(memory_format=torch.channels_last)
     scale = torch.tensor(0.0417, device="cuda").bfloat16().float()
-    form = {"stride": (stride, stride), "padding": (1, 1), "dtype": torch.bfloat16}
-    expected = convolve_symbols(signs, symbols, scale, **form)  # float32: torch's convolution
+    from equalbits.functional.kernels.int8_convolution import convolve
+
+    form = (stride, stride), (1, 1)
+    expected = (nnf.conv2d(signs, symbols, None, *form) * scale).bfloat16()
     for dtype in (torch.float8_e4m3fn, torch.int8, torch.bfloat16):
-        assert torch.equal(convolve_symbols(signs.to(dtype), symbols.to(dtype), scale, **form), expected), dtype
-
-
-def test_operands_of_two_dtypes_are_refused() -> None:
-    with pytest.raises(ValueError, match="convert both to one dtype"):
-        convolve_symbols(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1, dtype=torch.int8), torch.tensor(1.0))
+        answer = convolve(signs.to(dtype), symbols.to(dtype), scale, form, torch.bfloat16)
+        assert torch.equal(answer, expected), dtype
 
 
 if __name__ == "__main__":  # in a new process: Triton selects its interpreter at import

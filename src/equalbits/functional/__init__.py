@@ -37,7 +37,6 @@ from equalbits.functional.inputs_as_bits import convolve_signs as convolve_signs
 from equalbits.functional.inputs_as_bits import linear_of_signs as linear_of_signs
 from equalbits.functional.inputs_as_bits import saves_signs as saves_signs
 from equalbits.functional.inputs_as_bits import sign_as_bits as sign_as_bits
-from equalbits.functional.int8_convolution import convolve_symbols as convolve_symbols
 from equalbits.functional.optimal_transport import as_filters as as_filters
 from equalbits.functional.optimal_transport import check_p_pos as check_p_pos
 from equalbits.functional.optimal_transport import is_number as is_number
