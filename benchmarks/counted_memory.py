@@ -29,8 +29,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from equalbits import functional as F
-from equalbits.functional import conv_as_matmul, fused_rprelu, gradients_from_bits, recomputed_norm
-from equalbits.functional import fused_norm as fused_prelu
+from equalbits.functional import conv_as_matmul, gradients_from_bits
+from equalbits.functional.fused_norm import PRELU
+from equalbits.functional.fused_rprelu import RPRELU
 from equalbits.functional.packed_bits import BitLayout
 from equalbits.nn import BinaryLayer, fused_norm
 
@@ -86,15 +87,17 @@ def unpack(layout: BitLayout, packed: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(layout.shape, dtype=dtype, memory_format=form)
 
 
-def over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    """Allocate as ``gradients_over_input`` of the norm with PReLU."""
+def over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any, overwrite: bool) -> tuple[Tensor, ...]:
+    """Allocate as the gradients of the norm with PReLU, written over its input."""
     stats = others[-1]
     total = c.new_empty(0) if g_s is None else torch.empty_like(g_s)
     return total, c, stats.new_empty(2, c.shape[1]), stats.new_empty(c.shape[1])
 
 
-def over_input_of_rprelu(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    """Allocate as ``gradients_over_input`` of the norm with RPReLU."""
+def over_input_of_rprelu(
+    g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any, overwrite: bool
+) -> tuple[Tensor, ...]:
+    """Allocate as the gradients of the norm with RPReLU, written over its input."""
     return torch.empty_like(c), c, others[-1].new_empty(5 if g_s is None else 6, c.shape[1])
 
 
@@ -154,8 +157,8 @@ def _empty_like(value: Any) -> Any:
 
 #: Operators that allocate more than their outputs.
 BODIES = {
-    "recomputed_norm_backward": recomputed_norm._PRELU.backward,
-    "recomputed_rprelu_backward": recomputed_norm._RPRELU.backward,
+    "recomputed_prelu_norm_add_sign_backward": PRELU.recomputed_gradients,
+    "recomputed_norm_add_rprelu_sign_backward": RPRELU.recomputed_gradients,
     "convolution_of_bits_backward": gradients_from_bits._convolution,
     "linear_of_bits_backward": gradients_from_bits._weight_of_linear,
 }
@@ -228,8 +231,8 @@ def main() -> None:
     real = 0.0
     for way in options.ways.split("|"):
         forward, backward = compiled_code(way, case)
-        BitLayout.unpack, fused_prelu.gradients_over_input = unpack, over_input  # type: ignore[assignment, method-assign]
-        fused_rprelu.gradients_over_input = over_input_of_rprelu  # type: ignore[assignment]
+        BitLayout.unpack, PRELU.gradients = unpack, over_input  # type: ignore[assignment, method-assign]
+        RPRELU.gradients = over_input_of_rprelu  # type: ignore[assignment, method-assign]
         parameters, forward_peak = peak_of(forward, keep_inputs=True)
         kept, backward_peak = peak_of(backward, keep_inputs=False)
         BitLayout.unpack = unpack_really  # type: ignore[method-assign]

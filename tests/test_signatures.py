@@ -23,7 +23,6 @@ KEPT = {
     "functional/fused_norm.py prelu_norm_add_sign": "the tensors of batch_norm, prelu and add, as torch passes them",
     "functional/fused_norm.py reference_forward": "the schema of a torch operator",
     "functional/fused_norm.py reference_backward": "the schema of a torch operator",
-    "functional/fused_norm.py _": "the schema of a torch operator",
 }
 
 

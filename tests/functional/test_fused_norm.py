@@ -14,8 +14,7 @@ from torch.nn import functional as nnf
 import equalbits
 from equalbits.functional import clipped, prelu_norm_add_sign, sign_symbols
 from equalbits.functional.fused_norm import (
-    _backward_op,
-    _forward_op,
+    PRELU,
     as_rows,
     reference_forward,
     update_running_stats,
@@ -148,12 +147,12 @@ def test_gradients_are_unchanged_by_compile(signs: bool) -> None:
 @pytest.mark.parametrize("signs", [False, True])
 def test_the_operators_pass_opcheck(slopes: int | None, signs: bool) -> None:
     inputs = draw((4, 10, 3, 2), slopes, signs)
-    torch.library.opcheck(_forward_op, (*inputs, 1e-5, signs))
+    torch.library.opcheck(PRELU.forward_op, (*inputs, 1e-5, signs))
     c, slope, weight, bias, residual = (None if x is None else x.detach() for x in inputs)
     y, s, _, near, stats = reference_forward(c, slope, weight, bias, residual, 1e-5, signs)
-    torch.library.opcheck(_backward_op, (y, s if signs else None, c, slope, weight, near, stats))
+    torch.library.opcheck(PRELU.backward_op, (y, s if signs else None, c, slope, weight, near, stats))
     if signs:
-        torch.library.opcheck(_backward_op, (None, s, c, slope, weight, near, stats))
+        torch.library.opcheck(PRELU.backward_op, (None, s, c, slope, weight, near, stats))
 
 
 @pytest.mark.parametrize(
@@ -175,10 +174,10 @@ def test_without_triton_a_gpu_uses_the_reference() -> None:
     program = """
 import sys, torch, equalbits.functional
 from types import SimpleNamespace
-from equalbits.functional.fused_norm import _gpu_for
+from equalbits.functional.fused_norm import PRELU
 assert "triton" not in sys.modules
 sys.modules["triton"] = None
-assert _gpu_for(SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32)) is None
+assert PRELU.kernels(SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32)) is None
 """
     source = str(Path(equalbits.__file__).parent.parent)
     run = subprocess.run(

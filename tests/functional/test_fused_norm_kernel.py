@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional import prelu_norm_add_sign, sign_symbols, surrogate
-from equalbits.functional.fused_norm import _gpu_for, as_rows, reference_backward, reference_forward
+from equalbits.functional.fused_norm import PRELU, as_rows, reference_backward, reference_forward
 from equalbits.functional.packed_bits import pack_by_shifts
 
 #: Shapes (batch, channel, height, width) of a binary ResNet-18 at batch 128, and odd ones that fill no tile.
@@ -140,8 +140,8 @@ def test_the_interpreted_kernels_equal_the_reference(law: str, errors_interprete
 def test_unsupported_dtypes_use_the_reference() -> None:
     pytest.importorskip("triton")
     on_gpu = lambda dtype: SimpleNamespace(device=torch.device("cuda"), dtype=dtype)  # noqa: E731
-    assert _gpu_for(on_gpu(torch.float64)) is None and _gpu_for(torch.ones(1)) is None
-    assert all(_gpu_for(on_gpu(dtype)) is not None for dtype in DTYPES)
+    assert PRELU.kernels(on_gpu(torch.float64)) is None and PRELU.kernels(torch.ones(1)) is None
+    assert all(PRELU.kernels(on_gpu(dtype)) is not None for dtype in DTYPES)
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ from torch.nn import functional as nnf
 
 from equalbits.functional import RPReLUParameters, norm_add_rprelu_sign, polynomial, sign_symbols
 from equalbits.functional.fused_norm import as_rows
-from equalbits.functional.fused_rprelu import _backward_op, _forward_op, reference_forward
+from equalbits.functional.fused_rprelu import RPRELU, reference_forward
 from equalbits.functional.packed_bits import pack_by_shifts
 
 SHAPE = (4, 10, 3, 2)
@@ -153,13 +153,13 @@ def test_gradients_are_unchanged_by_compile(signs: bool) -> None:
 def test_the_operators_pass_opcheck(residual: bool, signs: bool) -> None:
     *tensors, shift = draw(SHAPE, residual)
     shift = shift if signs else None
-    torch.library.opcheck(_forward_op, (*tensors, shift, 1e-5))
+    torch.library.opcheck(RPRELU.forward_op, (*tensors, shift, 1e-5))
     inputs = [None if x is None else x.detach() for x in (*tensors, shift)]
     y, s, _, stats = reference_forward(*inputs, 1e-5)
-    torch.library.opcheck(_backward_op, (y, s if signs else None, *inputs, stats))
+    torch.library.opcheck(RPRELU.backward_op, (y, s if signs else None, *inputs, stats))
     if signs:
-        torch.library.opcheck(_backward_op, (None, s, *inputs, stats))
-        torch.library.opcheck(_forward_op, (*without_shifts([*tensors, shift]), 1e-5))
+        torch.library.opcheck(RPRELU.backward_op, (None, s, *inputs, stats))
+        torch.library.opcheck(RPRELU.forward_op, (*without_shifts([*tensors, shift]), 1e-5))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch.nn import functional as nnf
 
 from equalbits.functional import RPReLUParameters, norm_add_rprelu_sign, sign_symbols, surrogate
 from equalbits.functional.fused_norm import as_rows
-from equalbits.functional.fused_rprelu import _gpu_for, reference_backward, reference_forward
+from equalbits.functional.fused_rprelu import RPRELU, reference_backward, reference_forward
 from equalbits.functional.packed_bits import pack_by_shifts
 
 #: Shapes (batch, channel, height, width) of ResNet-18 and ResNet-20 at batch 128, and odd ones that fill no tile.
@@ -140,8 +140,8 @@ def test_the_interpreted_kernels_equal_the_reference(law: str, errors_interprete
 def test_unsupported_dtypes_use_the_reference() -> None:
     pytest.importorskip("triton")
     on_gpu = lambda dtype: SimpleNamespace(device=torch.device("cuda"), dtype=dtype)  # noqa: E731
-    assert _gpu_for(on_gpu(torch.float64)) is None and _gpu_for(torch.ones(1)) is None
-    assert all(_gpu_for(on_gpu(dtype)) is not None for dtype in DTYPES)
+    assert RPRELU.kernels(on_gpu(torch.float64)) is None and RPRELU.kernels(torch.ones(1)) is None
+    assert all(RPRELU.kernels(on_gpu(dtype)) is not None for dtype in DTYPES)
 
 
 @pytest.mark.gpu

@@ -10,6 +10,8 @@ from functorch.compile import make_boxed_func
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
+from equalbits.functional.fused_norm import PRELU
+from equalbits.functional.fused_rprelu import RPRELU
 from equalbits.functional.gradients_from_bits import (
     ConvSettings,
     _convolution_op,
@@ -17,7 +19,6 @@ from equalbits.functional.gradients_from_bits import (
     _weight_of_linear_op,
 )
 from equalbits.functional.packed_bits import BitLayout
-from equalbits.functional.recomputed_norm import _PRELU, _RPRELU
 from equalbits.models import create_model, residual_blocks
 from equalbits.models.residual_blocks import Activations, PReLUBlock, RPReLUBlock
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, RSign, SignActivation, calls_hooks, fused_norm
@@ -139,11 +140,11 @@ def test_the_operators_pass_opcheck(strided: bool, stride: int) -> None:
     near, stats = torch.ones(outputs.numel() // 8, 1, dtype=torch.uint8), torch.rand(5, 8)
     for g_s, slope in ((gradient, torch.rand(8)), (None, None)):
         given = (gradient, g_s, packed, weight, slope, torch.rand(8), near, stats)
-        torch.library.opcheck(_PRELU.backward_op, (*given, *packing, *settings))
+        torch.library.opcheck(PRELU.recomputed_op, (*given, *packing, *settings))
     vectors = torch.rand(5, 8).unbind()
     for g_s, residual, shift in ((gradient, gradient, torch.rand(8)), (None, None, None)):
         given = (gradient, g_s, packed, weight, residual, *vectors, shift, torch.rand(3, 8))
-        torch.library.opcheck(_RPRELU.backward_op, (*given, *packing, *settings))
+        torch.library.opcheck(RPRELU.recomputed_op, (*given, *packing, *settings))
 
 
 def test_a_second_gradient_still_reaches_the_signs() -> None:

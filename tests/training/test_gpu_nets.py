@@ -143,8 +143,8 @@ def test_losses_with_the_fused_rprelu_are_those_of_separate_modules(
 ) -> None:
     """The losses of 200 steps, in means of 20; the first ones before rounding flips signs."""
     data = load_dataset("synthetic:3x16x16:4:320", split="train", device="cuda")
-    losses, launched, gpu_for = [], [], fused_rprelu._gpu_for
-    monkeypatch.setattr(fused_rprelu, "_gpu_for", lambda c: launched.append(c.shape) or gpu_for(c))
+    losses, launched, gpu_for = [], [], fused_rprelu.RPRELU.kernels
+    monkeypatch.setattr(fused_rprelu.RPRELU, "kernels", lambda c: launched.append(c.shape) or gpu_for(c))
     for fuse in (False, True):
         torch.manual_seed(0)
         shape = {"num_classes": 4, "image_size": 16, "width": 0.5}

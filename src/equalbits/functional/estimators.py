@@ -196,7 +196,9 @@ class _Surrogate(torch.autograd.Function):
         return gradient.to(wide) * slope, None, None
 
 
-_PlainStraightThrough, _PlainSurrogate = plain_twin(_StraightThrough), plain_twin(_Surrogate)
+_PlainStraightThrough, _PlainSurrogate = (
+    plain_twin(each.forward, each.setup_context, each.backward) for each in (_StraightThrough, _Surrogate)
+)
 
 
 class _Masked(torch.autograd.Function):

@@ -1,5 +1,6 @@
 """Mode of execution: plain, compiled, traced, or transformed by ``torch.func``."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,16 +35,16 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta and is_plain_execution()
 
 
-def plain_twin(function: Any) -> Any:
-    """Return an autograd function of the same values and gradients, for plain execution alone.
+def plain_twin(forward: Callable[..., Any], setup_context: Callable[..., None], backward: Callable[..., Any]) -> Any:
+    """Return an autograd function of these parts for plain execution alone.
 
     ``apply`` of a function with ``setup_context`` inspects its signature each time, longer than a small layer takes.
     """
 
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        output = function.forward(*inputs)
-        function.setup_context(ctx, inputs, output)
+    def forward_with_context(ctx: Any, *inputs: Any) -> Any:
+        output = forward(*inputs)
+        setup_context(ctx, inputs, output)
         return output
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(function.backward)}
-    return type(function)(function.__name__, (torch.autograd.Function,), methods)
+    methods = {"forward": staticmethod(forward_with_context), "backward": staticmethod(backward)}
+    return type("PlainTwin", (torch.autograd.Function,), methods)

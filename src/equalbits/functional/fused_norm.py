@@ -1,14 +1,14 @@
 """PReLU, batch norm, shortcut and sign between two binary convolutions, as one operation with its backward.
 
 Compiled from separate operations these take a dozen passes over memory, longer than the convolutions around them. Here
-they are two torch operators, opaque to compile and CUDA graphs. The reference functions below define them and run
-anywhere; a GPU uses the kernels of ``kernels/prelu_norm_add_sign.py``. The backward keeps the input and one bit per
-output, not the output itself; the signs are written as bits, too, for the convolution that reads them.
+they are torch operators, opaque to compile and CUDA graphs (:class:`FusedNorm`). The reference functions below define
+them and run anywhere; a GPU uses the kernels of ``kernels/prelu_norm_add_sign.py``. The backward keeps the input and
+one bit per output, not the output itself; the signs are written as bits, too, for the convolution that reads them.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from itertools import zip_longest
 from types import ModuleType
 from typing import Any
 
@@ -17,21 +17,135 @@ from torch import Tensor
 
 from equalbits.functional.binarize import sign_symbols
 from equalbits.functional.execution_mode import is_plain, is_plain_execution, plain_twin
-from equalbits.functional.gradients_from_bits import ANY_LAYOUT
-from equalbits.functional.packed_bits import pack_bits, unpack_bits
+from equalbits.functional.gradients_from_bits import ANY_LAYOUT, SETTINGS, ConvSettings, in_format
+from equalbits.functional.packed_bits import BitLayout, pack_bits, unpack_bits
 from equalbits.functional.precision import at_least_float32
 
 #: Rows of the statistics, one value per channel: of the PReLU output, then sums over its inputs up to 0.
 MEAN, VARIANCE, INVERSE_DEVIATION, LOW_SUM, LOW_SQUARES = range(5)
 
-_Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-_Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
-_FORWARD = "(Tensor c, Tensor? slope, Tensor weight, Tensor bias, Tensor? residual, float eps, bool signs)"
-_FORWARD += " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-_BACKWARD = "(Tensor? g_y, Tensor? g_s, Tensor c, Tensor? slope, Tensor weight, Tensor near, Tensor stats)"
-_BACKWARD += " -> (Tensor, Tensor, Tensor, Tensor)"
+_Tensors = tuple[Tensor, ...]
+#: A reference function and the number of tensors that it returns.
+_Reference = tuple[Callable[..., _Tensors], int]
 # Given, since torch 2.6 cannot infer it for lists of tensors.
 _UPDATE = "(Tensor(a0!)[] running, Tensor(a1!)[] counts, Tensor[] latest, float[] factors, float momentum) -> ()"
+
+
+class FusedNorm:
+    """A fused norm as torch operators and, for plain execution, as an autograd function; called, it is either.
+
+    ``forward`` is the reference: from ``c``, the norm's input, and ``inputs`` to ``y``, its signs (empty if not asked
+    for) and others. ``backward`` returns the gradients of the residual and of ``c``, and others, from those of ``y``
+    and of its signs, ``c``, and ``saved``, which ``save`` takes from the inputs after ``c`` and the outputs.
+    ``input_gradients`` are those of the inputs after ``c``, from the results of ``backward``. A GPU computes both by
+    the module of kernels called ``name``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schemas: tuple[str, str],
+        forward: _Reference,
+        backward: _Reference,
+        save: Callable[[Sequence[Any], _Tensors], tuple[Tensor | None, ...]],
+        input_gradients: Callable[..., tuple[Tensor | None, ...]],
+    ) -> None:
+        (inputs, saved), outputs, results = schemas, _tensors(forward[1]), _tensors(backward[1])
+        self.name, self.save, self.input_gradients = name, save, input_gradients
+        self.reference_forward, self.reference_backward, self.saved = forward[0], backward[0], saved.count(",") + 1
+        gradients = "Tensor? g_y, Tensor? g_s"
+        self.forward_op = _operator(name, f"(Tensor c, {inputs}) -> {outputs}", forward[0], forward[0])
+        self.backward_op = _operator(
+            f"{name}_backward", f"({gradients}, Tensor c, {saved}) -> {results}", backward[0], backward[0]
+        )
+        convolved = f"Tensor packed, Tensor weight, {saved}, SymInt[] shape, bool channels_last, {SETTINGS}"
+        self.recomputed_op = _operator(
+            f"recomputed_{name}_backward",
+            f"({gradients}, {convolved}) -> {results}",
+            self.recomputed_gradients,
+            self._fake_recomputed,
+        )
+        self.forward_op.register_kernel("cuda")(self.forward)
+        self.backward_op.register_kernel("cuda")(self.gradients)
+        self.forward_op.register_autograd(self.backward, setup_context=self.setup_context)
+        once = torch.autograd.function.once_differentiable(self.backward)
+        self.plain = plain_twin(self.forward, self.setup_context, once)
+
+    def __call__(self, c: Tensor, *others: Any) -> Any:
+        """Return the outputs, with their gradients."""
+        return (self.plain.apply if is_plain(c) else self.forward_op)(c, *others)
+
+    def kernels(self, c: Tensor) -> ModuleType | None:
+        """Import kernels when first needed; None on another device, without Triton or for an unsupported dtype."""
+        if c.device.type != "cuda":
+            return None
+        try:
+            gpu = import_module(f"equalbits.functional.kernels.{self.name}")
+        except ImportError:
+            return None
+        return gpu if c.dtype in gpu.DTYPES else None
+
+    def forward(self, c: Tensor, *others: Any) -> _Tensors:
+        """Return the outputs, computed by the kernels on a GPU."""
+        gpu = self.kernels(c)
+        return gpu.forward(c, *others) if gpu else self.reference_forward(c, *others)
+
+    def gradients(
+        self, g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any, overwrite: bool = False
+    ) -> _Tensors:
+        """Return the results of the backward; with ``overwrite`` a GPU writes the gradient of ``c`` into its memory."""
+        gpu = self.kernels(c)
+        if gpu is None:
+            return self.reference_backward(g_y, g_s, c, *others)
+        return gpu.backward(g_y, g_s, c, *others, overwrite=overwrite)  # type: ignore[no-any-return]
+
+    def recomputed_gradients(
+        self, g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, *others: Any
+    ) -> _Tensors:
+        """Return :meth:`gradients` where ``c`` is a convolution, computed again from the bits of its input."""
+        saved, (shape, channels_last, *form) = others[: self.saved], others[self.saved :]
+        signs = BitLayout(tuple(shape), channels_last).unpack(packed, weight.dtype)
+        c = torch.convolution(signs, weight, None, *ConvSettings(*form))
+        del signs
+        g_residual, g_c, *rest = self.gradients(g_y, g_s, c, *saved, overwrite=True)
+        return g_residual, in_format(g_c, channels_last=True), *rest
+
+    def _fake_recomputed(
+        self, g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, *others: Any
+    ) -> _Tensors:
+        like = g_y if g_s is None else g_s
+        assert like is not None  # as backward checks
+        c = weight.new_empty(like.shape).contiguous(memory_format=torch.channels_last)
+        return self.reference_backward(g_y, g_s, c, *others[: self.saved])
+
+    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:
+        """Keep what the backward needs; signs that were not asked for have no gradient, nor have the statistics."""
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(() if output[1].numel() else output[1:2]), *output[2:])
+        ctx.save_for_backward(inputs[0], *self.save(inputs[1:], output))
+
+    def backward(self, ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        """Return the gradients of all inputs."""
+        if g_y is None and g_s is None:
+            return (None,) * len(ctx.needs_input_grad)
+        c, *saved = ctx.saved_tensors
+        found = (self.gradients if is_plain(c) else self.backward_op)(g_y, g_s, c, *saved)
+        return found[1], *wanted(self.input_gradients(g_y, g_s, saved, found), ctx.needs_input_grad[1:])
+
+
+def _operator(name: str, schema: str, function: Callable[..., _Tensors], fake: Callable[..., _Tensors]) -> Any:
+    operator = torch.library.custom_op(f"equalbits::{name}", function, schema=schema, **ANY_LAYOUT)
+    operator.register_fake(fake)
+    return operator
+
+
+def _tensors(count: int) -> str:
+    return f"({', '.join(count * ['Tensor'])})"
+
+
+def wanted(gradients: Iterable[Tensor | None], needed: Iterable[bool]) -> list[Tensor | None]:
+    """Return the gradients that are needed, None for other inputs."""
+    return [gradient if need else None for gradient, need in zip_longest(gradients, needed)]
 
 
 def prelu_norm_add_sign(
@@ -62,8 +176,7 @@ def prelu_norm_add_sign(
         shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (slope, weight, bias, residual)]
         raise ValueError(f"slope, weight, bias and residual have shapes {shapes}, which do not fit c, {tuple(c.shape)}")
     residual = None if residual is None else residual.to(c.dtype)
-    function = _PlainNorm.apply if is_plain(c) else _forward_op
-    y, s, positive, _, stats = function(c, slope, weight, bias, residual, eps, signs)
+    y, s, positive, _, stats = PRELU(c, slope, weight, bias, residual, eps, signs)
     return y, s if signs else None, positive if signs else None, stats[MEAN], stats[VARIANCE]
 
 
@@ -85,7 +198,7 @@ def reference_forward(
     residual: Tensor | None,
     eps: float,
     signs: bool,
-) -> _Outputs:
+) -> _Tensors:
     """Return ``y``, its signs, the bits of ``y ≥ 0`` and of ``|y| < 1``, and the statistics.
 
     Without ``signs`` the second, third and fourth are empty.
@@ -100,13 +213,13 @@ def reference_forward(
     stats = torch.stack((mean, variance, inverse, low.sum(dim=0), low.square().sum(dim=0)))
     if not signs:
         no_bits = (c.new_empty(0, dtype=torch.uint8) for _ in range(2))
-        return from_rows(y, c), c.new_empty(0), *no_bits, stats  # type: ignore[return-value]
+        return from_rows(y, c), c.new_empty(0), *no_bits, stats
     return from_rows(y, c), from_rows(sign_symbols(y), c), pack_bits(y >= 0), pack_bits(y.abs() < 1), stats
 
 
 def reference_backward(
     g_y: Tensor | None, g_s: Tensor | None, c: Tensor, slope: Tensor | None, weight: Tensor, near: Tensor, stats: Tensor
-) -> _Gradients:
+) -> _Tensors:
     """Return the gradients of ``y`` (empty if equal to ``g_y``), of ``c``, of (weight, bias), and of the slope."""
     g = torch.zeros((), dtype=c.dtype, device=c.device) if g_y is None else as_rows(g_y)
     total = c.new_empty(0)
@@ -128,84 +241,14 @@ def wide_rows(tensor: Tensor) -> Tensor:
     return as_rows(tensor).to(at_least_float32(tensor.dtype))
 
 
-_forward_op = torch.library.custom_op(
-    "equalbits::prelu_norm_add_sign", reference_forward, schema=_FORWARD, **ANY_LAYOUT
-)
-_backward_op = torch.library.custom_op(
-    "equalbits::prelu_norm_add_sign_backward", reference_backward, schema=_BACKWARD, **ANY_LAYOUT
-)
-
-
-@_forward_op.register_kernel("cuda")
-def norm_forward(c: Tensor, *others: Any) -> _Outputs:
-    """Return :func:`reference_forward`, computed by the kernels on a GPU."""
-    gpu = _gpu_for(c)
-    return gpu.forward(c, *others) if gpu else reference_forward(c, *others)
-
-
-@_backward_op.register_kernel("cuda")
-def norm_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
-    """Return :func:`reference_backward`, computed by the kernels on a GPU."""
-    gpu = _gpu_for(c)
-    return gpu.backward(g_y, g_s, c, *others) if gpu else reference_backward(g_y, g_s, c, *others)
-
-
-def gradients_over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
-    """Return :func:`reference_backward`; a GPU writes the gradient of ``c`` into its memory."""
-    gpu = _gpu_for(c)
-    return gpu.backward(g_y, g_s, c, *others, overwrite=True) if gpu else reference_backward(g_y, g_s, c, *others)
-
-
-def kernels_for(name: str, c: Tensor) -> ModuleType | None:
-    """Import kernels when first needed; None on another device, without Triton or for an unsupported dtype."""
-    if c.device.type != "cuda":
-        return None
-    try:
-        gpu = import_module(f"equalbits.functional.kernels.{name}")
-    except ImportError:
-        return None
-    return gpu if c.dtype in gpu.DTYPES else None
-
-
-_gpu_for = partial(kernels_for, "prelu_norm_add_sign")
-
-
-@_forward_op.register_fake
-def _(
-    c: Tensor,
-    slope: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    residual: Tensor | None,
-    eps: float,
-    signs: bool,
-) -> _Outputs:
-    rows, channels = c.numel() // c.shape[1], c.shape[1]
-    y, s = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
-    positive, near = (c.new_empty((rows, (channels + 7) // 8) if signs else 0, dtype=torch.uint8) for _ in range(2))
-    stats = c.new_empty(5, channels, dtype=at_least_float32(c.dtype))
-    return y, s if signs else c.new_empty(0), positive, near, stats
-
-
-@_backward_op.register_fake
-def _(
-    g_y: Tensor | None, g_s: Tensor | None, c: Tensor, slope: Tensor | None, weight: Tensor, near: Tensor, stats: Tensor
-) -> _Gradients:
-    rows, channels = c.numel() // c.shape[1], c.shape[1]
-    total, g_c = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
-    g_slope = stats.new_empty(0 if slope is None else channels)
-    return total if g_s is not None else c.new_empty(0), g_c, stats.new_empty(2, channels), g_slope
-
-
-def saved_tensors(inputs: Sequence[Any], output: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """Return what the backward operator needs besides the gradients and ``c``; ``inputs`` are those after ``c``."""
+def _save(inputs: Sequence[Any], output: _Tensors) -> tuple[Tensor | None, ...]:
     return inputs[0], inputs[1], *output[3:]
 
 
-def input_gradients(
-    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: _Gradients
+def _input_gradients(
+    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: _Tensors
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of slope, weight, bias and residual, from the results of the backward operator."""
+    """Return the gradients of slope, weight, bias and residual."""
     total, _, g_affine, g_slope = found
     g_weight, g_bias = g_affine.unbind()
     if saved[0] is not None and saved[0].shape[0] == 1:
@@ -213,33 +256,17 @@ def input_gradients(
     return g_slope, g_weight, g_bias, g_y if g_s is None else total
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*(() if inputs[-1] else output[1:2]), *output[2:])
-    ctx.save_for_backward(inputs[0], *saved_tensors(inputs[1:], output))
-
-
-def _backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    if g_y is None and g_s is None:
-        return (None,) * 7
-    c, *saved = ctx.saved_tensors
-    found = (norm_backward if is_plain(c) else _backward_op)(g_y, g_s, c, *saved)
-    return found[1], *wanted(input_gradients(g_y, g_s, saved, found), ctx.needs_input_grad[1:]), None, None
-
-
-def wanted(gradients: Iterable[Tensor | None], needed: Iterable[bool]) -> list[Tensor | None]:
-    """Return the gradients that are needed, else None."""
-    return [gradient if need else None for gradient, need in zip(gradients, needed, strict=False)]
-
-
-class _Norm(torch.autograd.Function):
-    forward = staticmethod(norm_forward)
-    setup_context = staticmethod(_setup_context)
-    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))  # type: ignore[assignment]
-
-
-_forward_op.register_autograd(_backward, setup_context=_setup_context)
-_PlainNorm = plain_twin(_Norm)
+PRELU = FusedNorm(
+    "prelu_norm_add_sign",
+    (
+        "Tensor? slope, Tensor gain, Tensor bias, Tensor? residual, float eps, bool signs",
+        "Tensor? slope, Tensor gain, Tensor near, Tensor stats",
+    ),
+    forward=(reference_forward, 5),
+    backward=(reference_backward, 4),
+    save=_save,
+    input_gradients=_input_gradients,
+)
 
 
 def update_running_stats(

@@ -1,38 +1,22 @@
 """Batch norm, shortcut, RPReLU and RSign between two binary convolutions, as one operation with its backward.
 
 The blocks of ReActNet have them in this order; those with PReLU are :mod:`equalbits.functional.fused_norm`, which
-explains the form: reference functions that run anywhere, as two opaque torch operators, and kernels for a GPU. The
+explains the form: reference functions that run anywhere, as opaque torch operators, and kernels for a GPU. The
 backward keeps the two inputs, the convolution's output and the shortcut, and computes the rest from them.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equalbits.functional.binarize import sign_symbols
-from equalbits.functional.execution_mode import is_plain, plain_twin
-from equalbits.functional.fused_norm import (
-    INVERSE_DEVIATION,
-    MEAN,
-    VARIANCE,
-    from_rows,
-    kernels_for,
-    wanted,
-    wide_rows,
-)
-from equalbits.functional.gradients_from_bits import ANY_LAYOUT
+from equalbits.functional.fused_norm import INVERSE_DEVIATION, MEAN, VARIANCE, FusedNorm, from_rows, wide_rows
 from equalbits.functional.packed_bits import pack_bits
-from equalbits.functional.precision import at_least_float32
 
-_INPUTS = "Tensor c, Tensor? residual, Tensor weight, Tensor bias, Tensor? before, Tensor slope, Tensor? after"
-_FORWARD = f"({_INPUTS}, Tensor? shift, float eps) -> (Tensor, Tensor, Tensor, Tensor)"
-_BACKWARD = f"(Tensor? g_y, Tensor? g_s, {_INPUTS}, Tensor? shift, Tensor stats) -> (Tensor, Tensor, Tensor)"
-
-_Outputs = tuple[Tensor, Tensor, Tensor, Tensor]
-_Gradients = tuple[Tensor, Tensor, Tensor]
+_Tensors = tuple[Tensor, ...]
+_INPUTS = "Tensor? residual, Tensor gain, Tensor bias, Tensor? before, Tensor slope, Tensor? after, Tensor? shift"
 
 
 class RPReLUParameters(NamedTuple):
@@ -72,13 +56,12 @@ def norm_add_rprelu_sign(
             f"{tuple(c.shape)}"
         )
     residual = None if residual is None else residual.to(c.dtype)
-    function = _PlainNorm.apply if is_plain(c) else _forward_op
-    y, s, positive, stats = function(c, residual, *affine, *activation, shift, eps)
+    y, s, positive, stats = RPRELU(c, residual, *affine, *activation, shift, eps)
     signs = (None, None) if shift is None else (s, positive)
     return y, *signs, stats[MEAN], stats[VARIANCE]
 
 
-def reference_forward(c: Tensor, residual: Tensor | None, *others: Any) -> _Outputs:
+def reference_forward(c: Tensor, residual: Tensor | None, *others: Any) -> _Tensors:
     """Return ``y``, the signs of ``y + shift``, their bits, and the statistics; without ``shift`` two are empty."""
     weight, bias, *activation, shift, eps = others
     rows = wide_rows(c)
@@ -91,7 +74,7 @@ def reference_forward(c: Tensor, residual: Tensor | None, *others: Any) -> _Outp
     return from_rows(y, c), from_rows(sign_symbols(shifted).to(c.dtype), c), pack_bits(shifted >= 0), stats
 
 
-def reference_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
+def reference_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Tensors:
     """Return the gradients of the residual, of ``c``, and of weight, bias, before, slope, after; with g_s of shift."""
     residual, weight, bias, before, slope, after, shift, stats = others
     normed, inner, y = _recompute(c, residual, weight, bias, before, slope, after, stats)
@@ -119,86 +102,22 @@ def _recompute(c: Tensor, residual: Tensor | None, *others: Any) -> tuple[Tensor
     return normed, inner, (outer if after is None else outer + after).to(c.dtype)
 
 
-_forward_op = torch.library.custom_op(
-    "equalbits::norm_add_rprelu_sign", reference_forward, schema=_FORWARD, **ANY_LAYOUT
-)
-_backward_op = torch.library.custom_op(
-    "equalbits::norm_add_rprelu_sign_backward", reference_backward, schema=_BACKWARD, **ANY_LAYOUT
-)
-
-
-@_forward_op.register_kernel("cuda")
-def norm_forward(c: Tensor, *others: Any) -> _Outputs:
-    """Return :func:`reference_forward`, computed by the kernels on a GPU."""
-    gpu = _gpu_for(c)
-    return gpu.forward(c, *others) if gpu else reference_forward(c, *others)
-
-
-@_backward_op.register_kernel("cuda")
-def norm_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
-    """Return :func:`reference_backward`, computed by the kernels on a GPU."""
-    gpu = _gpu_for(c)
-    return gpu.backward(g_y, g_s, c, *others) if gpu else reference_backward(g_y, g_s, c, *others)
-
-
-def gradients_over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
-    """Return :func:`reference_backward`; a GPU writes the gradient of ``c`` into its memory."""
-    gpu = _gpu_for(c)
-    return gpu.backward(g_y, g_s, c, *others, overwrite=True) if gpu else reference_backward(g_y, g_s, c, *others)
-
-
-_gpu_for = partial(kernels_for, "norm_add_rprelu_sign")
-
-
-@_forward_op.register_fake
-def _(c: Tensor, *others: Any) -> _Outputs:
-    rows, channels, shift = c.numel() // c.shape[1], c.shape[1], others[-2]
-    y, s = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
-    stats = c.new_empty(3, channels, dtype=at_least_float32(c.dtype))
-    if shift is None:
-        return y, c.new_empty(0), c.new_empty(0, dtype=torch.uint8), stats
-    return y, s, c.new_empty((rows, (channels + 7) // 8), dtype=torch.uint8), stats
-
-
-@_backward_op.register_fake
-def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
-    rows, channels, stats = c.numel() // c.shape[1], c.shape[1], others[-1]
-    g_sum, g_c = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
-    return g_sum, g_c, stats.new_empty(5 if g_s is None else 6, channels)
-
-
-def saved_tensors(inputs: Sequence[Any], output: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """Return what the backward operator needs besides the gradients and ``c``; ``inputs`` are those after ``c``."""
+def _save(inputs: Sequence[Any], output: _Tensors) -> tuple[Tensor | None, ...]:
     return *inputs[:7], output[-1]
 
 
-def input_gradients(
-    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: _Gradients
+def _input_gradients(
+    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: _Tensors
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the inputs after ``c``, from the results of the backward operator."""
     g_sum, _, of_vectors = found
     return g_sum, *of_vectors[:5], None if g_s is None else of_vectors[5]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*(output[1:2] if inputs[7] is None else ()), *output[2:])
-    ctx.save_for_backward(inputs[0], *saved_tensors(inputs[1:], output))
-
-
-def _backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    if g_y is None and g_s is None:
-        return (None,) * 9
-    c, *saved = ctx.saved_tensors
-    found = (norm_backward if is_plain(c) else _backward_op)(g_y, g_s, c, *saved)
-    return found[1], *wanted(input_gradients(g_y, g_s, saved, found), ctx.needs_input_grad[1:]), None
-
-
-class _Norm(torch.autograd.Function):
-    forward = staticmethod(norm_forward)
-    setup_context = staticmethod(_setup_context)
-    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))  # type: ignore[assignment]
-
-
-_PlainNorm = plain_twin(_Norm)
-_forward_op.register_autograd(_backward, setup_context=_setup_context)
+RPRELU = FusedNorm(
+    "norm_add_rprelu_sign",
+    (f"{_INPUTS}, float eps", f"{_INPUTS}, Tensor stats"),
+    forward=(reference_forward, 4),
+    backward=(reference_backward, 3),
+    save=_save,
+    input_gradients=_input_gradients,
+)

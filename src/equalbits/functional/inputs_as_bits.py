@@ -5,7 +5,7 @@ the backward pass unpacks it. Values and gradients equal torch's to the bit. Cal
 :func:`saves_signs` is True; elsewhere torch's own serve.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,9 +56,8 @@ def convolve_signs(
     >>> weight.grad
     tensor([[[[0., 0.]]]])
     """
-    symbols, weight = (weight, weight.values) if isinstance(weight, ScaledSymbols) else (None, weight)
-    signs, values, bias = as_autocast((signs, weight, bias))
-    bits, source, symbols = bits or known_bits(signs), *_cast(symbols, values)
+    signs, source, symbols, bias = as_operands(signs, weight, bias)
+    bits = bits or known_bits(signs)
     kept = bits.packed, symbols, (bits.layout, settings)
     return _Convolution.apply(signs, bits.link, source, bias, *kept)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -73,31 +72,31 @@ def linear_of_signs(
     >>> weight.grad
     tensor([[ 2., -2.]])
     """
-    symbols, weight = (weight, weight.values) if isinstance(weight, ScaledSymbols) else (None, weight)
-    signs, values, bias = as_autocast((signs, weight, bias))
-    bits, source, symbols = bits or known_bits(signs), *_cast(symbols, values)
+    signs, source, symbols, bias = as_operands(signs, weight, bias)
+    bits = bits or known_bits(signs)
     kept = bits.packed, symbols, bits.layout
     return _Linear.apply(signs, bits.link, source, bias, *kept)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _cast(symbols: ScaledSymbols | None, values: Tensor) -> tuple[Tensor, ScaledSymbols | None]:
-    """Return what the gradient of the weight passes to, and the symbols with values as autocast casts them."""
-    return (values, None) if symbols is None else (symbols.latents, symbols._replace(values=values))
+def as_operands(
+    signs: Tensor, weight: Tensor | ScaledSymbols, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor, ScaledSymbols | None, Tensor | None]:
+    """Return the signs, what the gradient of the weight passes to, the symbols, and the bias, cast as autocast would.
+
+    They are cast outside the autograd functions: autocast does not reach their backward.
+    """
+    values = weight.values if isinstance(weight, ScaledSymbols) else weight
+    signs, values = signs.to(autocast_dtype(signs)), values.to(autocast_dtype(values))
+    bias = None if bias is None else bias.to(autocast_dtype(bias))
+    if isinstance(weight, ScaledSymbols):
+        return signs, weight.latents, weight._replace(values=values), bias
+    return signs, values, None, bias
 
 
 def known_bits(signs: Tensor) -> SignBits:
     """Return the bits of ±1 values."""
     layout = BitLayout.of(signs)
     return SignBits(layout.pack(signs > 0), layout, _link(signs))
-
-
-def as_autocast(tensors: tuple[Tensor | None, ...]) -> Any:
-    """Cast as autocast would, but outside the autograd functions: it does not reach their backward."""
-    first = cast("Tensor", tensors[0]).device.type
-    if first == "meta" or not torch.is_autocast_enabled(first):
-        return tensors
-    dtype = torch.get_autocast_dtype(first)
-    return tuple(each if each is None or each.dtype == torch.float64 else each.to(dtype) for each in tensors)
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:

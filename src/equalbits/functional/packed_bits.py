@@ -88,7 +88,7 @@ def pack_bits(bits: Tensor) -> Tensor:
     >>> pack_bits(torch.tensor([[True, True, False, False, False, False, False, False, True]]))
     tensor([[3, 1]], dtype=torch.uint8)
     """
-    return _pack_op(bits) if torch.compiler.is_compiling() else _pack(bits)
+    return _pack(bits) if is_plain(bits) else _pack_op(bits)
 
 
 def unpack_bits(packed: Tensor, columns: int, dtype: torch.dtype = torch.bool) -> Tensor:
@@ -97,7 +97,7 @@ def unpack_bits(packed: Tensor, columns: int, dtype: torch.dtype = torch.bool) -
     >>> unpack_bits(torch.tensor([[5]], dtype=torch.uint8), 3, torch.float32)
     tensor([[ 1., -1.,  1.]])
     """
-    unpack = _unpack_op if torch.compiler.is_compiling() else _unpack
+    unpack = _unpack if is_plain(packed) else _unpack_op
     values: Tensor = unpack(packed, columns, dtype)
     return values
 
