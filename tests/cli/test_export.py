@@ -26,7 +26,7 @@ def test_exported_c_is_written_compiled_and_compared(tmp_path, call, monkeypatch
     code, printed, errors = call("export", RESIDUAL, "--to", "c")
     assert code == 0, errors
     written = sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert printed.startswith(f"residual.c and residual.h: {written:,} bytes for c; ")
+    assert printed.startswith(f"residual.c and residual.h: C source, {written:,} bytes; ")
     assert "bytes of constants in flash" in printed and "4 of 4 images" in printed
     code, printed, errors = call("export", ROUNDED, "net.c", "--json")
     assert code == 0, errors
@@ -45,7 +45,8 @@ def test_a_packed_file_and_a_run_are_exported_if_the_package_is_installed(kind, 
         else:
             assert code == 0, errors
             written = sum(path.stat().st_size for path in tmp_path.iterdir())
-            assert printed.startswith(f"{written_files(tmp_path / name)}: {written:,} bytes for {kind}; ")
+            title = {"onnx": "ONNX", "openvino": "OpenVINO IR"}[kind]
+            assert printed.startswith(f"{written_files(tmp_path / name)}: {title}, {written:,} bytes; ")
             assert "4 of 4 images" in printed
             assert ("batch size 1 only" in printed) == (kind == "openvino")
 
@@ -169,7 +170,7 @@ def test_the_runtime_follows_from_the_suffix_and_one_file_is_named(tmp_path, cal
         ((), "give one file to write, such as net.onnx, as the second argument or with --out"),
         (("a.onnx", "--out", "b.onnx"), "give one file to write"),
         (("a.bin",), "a.bin: unknown suffix .bin; use .onnx, .xml, .c, .html, or give --to"),
-        (("a.xml", "--to", "onnx"), "a.xml: a file for onnx must end in .onnx, as a.onnx"),
+        (("a.xml", "--to", "onnx"), "a.xml: --to onnx writes a file that ends in .onnx, as a.onnx"),
     ):
         code, _, errors = call("export", packed, *words)
         assert (code, errors.count("\n")) == (1, 1) and line in errors

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _IMAGES, _TOLERANCE = 4, 0.05
 #: Suffix of the file for each runtime.
 SUFFIX = {"onnx": ".onnx", "openvino": ".xml", "c": ".c", "web": ".html"}
+#: What those files are, for people.
+KIND = {"onnx": "ONNX", "openvino": "OpenVINO IR", "c": "C source", "web": "web page"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     source, path, to = find_packed(options.source), *_target(options)
     check_source(source, options.which)
     if to != "c" and (options.max_flash is not None or options.max_ram is not None):
-        raise ValueError(f"--max-flash and --max-ram are for C: give a file such as net.c, or leave them out for {to}")
+        raise ValueError("--max-flash and --max-ram are for C: give a file such as net.c, or leave them out")
     if to not in ("c", "web") and find_spec(to) is None:
         raise ModuleNotFoundError(name=to)
     if source.is_dir():
@@ -64,8 +66,13 @@ def run(options: argparse.Namespace) -> None:
         facts = {"file": str(path), "bytes": size, "runtime": to, "compared": verdict}
         print(json.dumps(facts | ({"flash": memory.flash, "ram": memory.ram} if memory else {})))
         return
-    batch = "; batch size 1 only" if to == "openvino" else ""
-    say(f"{written_files(path)}: {size:,} bytes for {to}; {f'{memory}; ' if memory else ''}{verdict}{batch}")
+    say(describe_export(path, to, size, memory, verdict))
+
+
+def describe_export(path: Path, to: str, size: int, memory: "CSizes | None", verdict: str) -> str:
+    """Return the line that ``export`` and ``pack`` print on the files of another runtime."""
+    facts = [f"{KIND[to]}, {size:,} bytes", *([str(memory)] if memory else []), verdict]
+    return f"{written_files(path)}: {'; '.join(facts)}{'; batch size 1 only' if to == 'openvino' else ''}"
 
 
 def export_verified(
@@ -102,7 +109,7 @@ def _target(options: argparse.Namespace) -> tuple[Path, str]:
         raise ValueError(f"{path}: unknown suffix {path.suffix or '(none)'}; use {', '.join(by_suffix)}, or give --to")
     if path.suffix != SUFFIX[to]:
         example = f"{path.stem or 'net'}{SUFFIX[to]}"
-        raise ValueError(f"--out {path}: a file for {to} must end in {SUFFIX[to]}, as {example}")
+        raise ValueError(f"--out {path}: --to {to} writes a file that ends in {SUFFIX[to]}, as {example}")
     return path, to
 
 

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Pack the run's model, verify it, write it, and print its size and its accuracy on the test images."""
-    from equalbits.cli.export import SUFFIX, export_verified
+    from equalbits.cli.export import SUFFIX, describe_export, export_verified
 
     path, source = _checked_paths(options)
     to = {suffix: name for name, suffix in SUFFIX.items()}.get(path.suffix)
@@ -44,10 +44,10 @@ def run(options: argparse.Namespace) -> None:
     if to is None:
         packed.save(path)
         written, exported = path.stat().st_size, ""
+        line = f"{path}: {written:,} bytes, {size_ratio(written, _float32_bytes(model))} its parameters in float32"
     else:
-        written, exported = export_verified(packed, source, path, to)[::2]
-    real = 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
-    ratio = size_ratio(written, real)
+        written, memory, exported = export_verified(packed, source, path, to)
+        line = describe_export(path, to, written, memory, exported)
     layers, shares = packed.audit().layers, "no binary layer"
     if layers:
         promised = any(layer.p_pos is not None for layer in layers)
@@ -58,17 +58,19 @@ def run(options: argparse.Namespace) -> None:
         facts: dict[str, object] = {
             "file": str(path),
             "bytes": written,
-            "float32_bytes": real,
+            "float32_bytes": _float32_bytes(model),
             "binary_layers": len(layers),
         }
         facts |= {"exact": packed.audit().exact, "compared": same, **({"exported": exported} if to else {})}
         print(json.dumps(facts))
         return
-    say(f"{written_files(path)}: {written:,} bytes, {ratio} its parameters in float32")
-    say(f"same class as the model for {same}")
-    say(f"{shares}{f'; {to}: {exported}' if exported else ''}")
+    say(f"{line}\nsame class as the model for {same}\n{shares}")
     if options.which == "last":
         print_best_hint(source)
+
+
+def _float32_bytes(model: "nn.Module") -> int:
+    return 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
 
 
 def _checked_paths(options: argparse.Namespace) -> tuple[Path, Path]:
