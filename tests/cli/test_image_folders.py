@@ -109,15 +109,36 @@ def test_a_packed_file_is_evaluated_on_the_data_with_its_classes(run, pictures, 
     assert all(found[name] == trained[name] for name in ("correct", "total", "correct_top5"))
     assert found["loss_sum"] == pytest.approx(trained["loss_sum"], rel=1e-4)
     code, printed, errors = call("evaluate", packed, "--data", pictures)
-    assert printed == f"{packed} (packed, test images of imagefolder): {accuracy} (loss {found['loss_sum'] / 12:.4f})\n"
+    score = f"{accuracy} (loss {found['loss_sum'] / 12:.4f})"
+    assert printed == f"{packed} (packed, test images of imagefolder in {pictures}): {score}\n"
     for words, line in (
-        (("--data", tmp_path), f"no data set in {tmp_path} has the classes of the packed model (cat, dog, …)"),
+        (("--data", tmp_path), f"no data set in {tmp_path} has the classes of the packed model (cat, dog)"),
         (("--dataset", "fashion"), "fashion has the classes T-shirt/top, trouser, pullover, …, but the packed model"),
     ):
         code, _, errors = call("evaluate", packed, *words)
         assert (code, errors.count("\n")) == (1, 1) and line in errors
     code, _, errors = call("evaluate", run, "--dataset", "fashion")
     assert code == 1 and "a run has its own data set; omit --dataset" in errors
+
+
+def test_images_of_the_package_do_not_take_the_place_of_given_ones(pictures, tmp_path, call):
+    embedded = tmp_path / "run"
+    settings = [*("--set", "data.limit=64"), *("--set", "model.options.width=0.1"), *("--set", "epochs=1")]
+    code, _, errors = call("train", "fashion-conv2", "--data", pictures, "--out", embedded, *settings)
+    assert (
+        code == 0 and f"note: fashion is not read from files, so not from {pictures}; for your own pictures" in errors
+    )
+    ours = "(T-shirt/top, trouser, pullover, …), but cat, dog: name the folder"
+    for words, line in (
+        (("zoo:fashion-conv4",), f"no data set in {pictures} has the classes of the packed model {ours}"),
+        (
+            ("zoo:fashion-conv4", "--dataset", "fashion"),
+            f"fashion is not read from files, so not from {pictures}: omit",
+        ),
+        ((embedded,), f"fashion is not read from files, so not from {pictures}: omit --data"),
+    ):
+        code, printed, errors = call("evaluate", *words, "--data", pictures)
+        assert (code, printed, errors.count("\n")) == (1, "", 1) and line in errors
 
 
 def test_the_resize_is_stored_with_the_model(run, tmp_path, call):

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
     check_source(source, options.which)
     if source.is_file():
         score, data = _evaluate_packed(source, root, options)
-        extra, note = {"dataset": data}, f"packed, test images of {data}"
+        extra, note = {"dataset": data}, f"packed, test images of {data}{f' in {root}' if root else ''}"
     else:
         if options.dataset:
             raise ValueError(f"--dataset {options.dataset}: a run has its own data set; omit --dataset")

@@ -39,10 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train with a progress bar and print the score."""
+    from equalbits.data import WITHOUT_FILES
     from equalbits.recipes import data_root_of, published_score, run_recipe
     from equalbits.training import InterruptedTraining, ProgressBar, Reporter, WeightsAndBiases
 
     recipe, out = _recipe_and_out(options)
+    if options.data and recipe.data.name.partition(":")[0] in WITHOUT_FILES:
+        pictures = "for your own pictures add --set data.name=imagefolder"
+        say(f"note: {recipe.data.name} is not read from files, so not from {options.data}; {pictures}", error=True)
     epochs: list[int] = []
     with ProgressBar(title=recipe.name, quiet=options.json) as bar:
         reporters: list[Reporter] = [bar, lambda record: epochs.append(record.epoch)]

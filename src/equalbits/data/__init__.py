@@ -15,6 +15,8 @@ from equalbits.data.download import download_dataset as download_dataset
 from equalbits.data.image_folder_loader import FolderLoader as FolderLoader
 from equalbits.data.loader import Loader as Loader
 from equalbits.data.named_datasets import NAMES as NAMES
+from equalbits.data.named_datasets import WITHOUT_FILES as WITHOUT_FILES
+from equalbits.data.named_datasets import check_root_is_read as check_root_is_read
 from equalbits.data.named_datasets import data_root as data_root
 from equalbits.data.named_datasets import load_dataset as load_dataset
 from equalbits.data.normalization import STATISTICS as STATISTICS

@@ -19,11 +19,24 @@ from equalbits.data.tiny_imagenet import NAME as TINY_IMAGENET
 from equalbits.data.tiny_imagenet import scan_tiny_imagenet
 
 NAMES = ("fashion", *EDITIONS, *HELD_OUT, TINY_IMAGENET, "synthetic")
+#: Data sets that are part of the package, or drawn: they read no directory.
+WITHOUT_FILES = ("fashion", "synthetic")
 
 
 def data_root(root: str | Path | None = None) -> Path:
     """Return the directory of data sets: the argument, else $EQUALBITS_DATA, else ~/.cache/equalbits."""
     return Path(root or os.environ.get("EQUALBITS_DATA") or "~/.cache/equalbits").expanduser()
+
+
+def check_root_is_read(name: str, root: str | Path | None) -> None:
+    """Raise if a directory is given for a data set that reads none.
+
+    >>> check_root_is_read("fashion", "pets")
+    Traceback (most recent call last):
+    equalbits.data.dataset.DataError: fashion is not read from files, so not from pets: omit --data, or name other data
+    """
+    if root and name.partition(":")[0] in WITHOUT_FILES:
+        raise DataError(f"{name} is not read from files, so not from {root}: omit --data, or name other data")
 
 
 @overload

@@ -9,7 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equalbits.data import DataError, Dataset, FolderDataset, centre_crop, data_root, load_dataset, normalise, spread
+from equalbits.data import (
+    WITHOUT_FILES,
+    DataError,
+    Dataset,
+    FolderDataset,
+    centre_crop,
+    check_root_is_read,
+    data_root,
+    load_dataset,
+    normalise,
+    spread,
+)
 from equalbits.deploy import other_class
 from equalbits.recipes.build import make_loader
 from equalbits.recipes.recipe import read_recipe
@@ -95,15 +106,29 @@ def _normalised(images: Tensor, packed: PackedModel) -> Tensor:
 
 
 def images_with_classes(model: PackedModel, name: str = "", root: Path | str | None = None) -> Dataset | FolderDataset:
-    """Return the test images of a data set, by default of the one that has the classes of a packed model."""
-    for known in (name,) if name else _KNOWN:
-        with suppress(*(() if name else (DataError,))):
+    """Return the test images of a data set, by default of the one that has the classes of a packed model.
+
+    Where ``root`` is given, the images are read from it: a data set of the package does not take their place.
+    """
+    if name:
+        check_root_is_read(name, root)
+        dataset = load_dataset(name, root, split="test")
+        if dataset.classes != model.classes:
+            theirs, ours = _first(dataset.classes), _first(model.classes)
+            raise DataError(f"{name} has the classes {theirs}, but the packed model {ours}: name other data")
+        return dataset
+    found = ""
+    for known in _KNOWN:
+        if root and known in WITHOUT_FILES:
+            continue
+        with suppress(DataError):
             dataset = load_dataset(known, root, split="test")
             if dataset.classes == model.classes:
                 return dataset
-            if name:
-                ours, theirs = (", ".join(each[:3]) for each in (model.classes, dataset.classes))
-                raise DataError(f"{name} has the classes {theirs}, …, but the packed model {ours}, …: name other data")
-    classes = ", ".join(model.classes[:3])
-    where = f"no data set in {data_root(root)} has the classes of the packed model ({classes}, …)"
+            found = f", but {_first(dataset.classes)}" if root else ""
+    where = f"no data set in {data_root(root)} has the classes of the packed model ({_first(model.classes)}){found}"
     raise DataError(f"{where}: name the folder with --data, and the data set with --dataset")
+
+
+def _first(classes: tuple[str, ...]) -> str:
+    return ", ".join((*classes[:3], "…") if len(classes) > 3 else classes) or "none"

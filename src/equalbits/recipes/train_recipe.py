@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from equalbits._files import write_atomically
-from equalbits.data import DataError
+from equalbits.data import DataError, check_root_is_read
 from equalbits.models import load_real
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe
@@ -140,6 +140,7 @@ def evaluate_run(
     out = Path(out)
     run = load_run(out, which=which)
     recipe, model = run.recipe, run.model
+    check_root_is_read(recipe.data.name, root)
     device = pick_device(device)
     config = recipe.train.resolve_auto(torch.device(device).type, can_capture=False)
     with data_root_of(out, root) as here:
