@@ -39,7 +39,12 @@ def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
 
 def terminal_width() -> int | None:
     """Return the columns of the terminal that shows the output; None for a file or a pipe, which take any width."""
-    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+    return table_width() if sys.stdout is not None and sys.stdout.isatty() else None
+
+
+def table_width() -> int:
+    """Return the columns for a table: ``$COLUMNS``, else those of the terminal, else 80, as in a file or a pipe."""
+    return shutil.get_terminal_size().columns
 
 
 def format_table(
@@ -47,7 +52,7 @@ def format_table(
 ) -> str:
     """Align columns under their headings: to the right, except the columns listed in ``left``.
 
-    A table wider than ``width`` (default: the terminal) continues below itself, with the first column repeated.
+    A table wider than ``width`` (default: :func:`table_width`) continues below itself, with the first column repeated.
 
     >>> rows = [("conv1", "27", "yes"), ("fc", "1,000", "no")]
     >>> print(format_table(("layer", "weights", "exact"), rows, width=16))
@@ -61,7 +66,7 @@ def format_table(
     """
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left, most = set(left), width or terminal_width() or sys.maxsize
+    left, most = set(left), width or table_width()
     blocks, used = [[0]], widths[0]
     for column in range(1, len(widths)):
         if used + 2 + widths[column] > most and len(blocks[-1]) > 1:

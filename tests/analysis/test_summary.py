@@ -11,6 +11,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from equalbits.analysis import summarize
 from equalbits.nn import (
     HWGQ,
+    ABCNet,
     BiHalf,
     BinaryConv1d,
     BinaryConv2d,
@@ -217,10 +218,10 @@ def test_the_summary_prints_a_table_and_converts_to_json():
     model = nn.Sequential(nn.Linear(8, 16), BinaryLinear(16, 16, bias=False, input_quantizer=SignActivation()))
     summary = summarize(model, torch.randn(1, 8))
     assert str(summary) == (
-        "layer  kind          output  symbols  real  bytes packed  MACs 1×1  MACs 32×32  bits  entropy\n"
-        "0      Linear        16            –   144           576         –         128     –        –\n"
-        "1      BinaryLinear  16          256     1            36       256           –     1   1.0000\n"
-        "total                            256   145           612       256         128\n"
+        "layer  kind          output  symbols  real  bytes  MACs 1×1  MACs 32×32  entropy\n"
+        "0      Linear        16            –   144    576         –         128        –\n"
+        "1      BinaryLinear  16          256     1     36       256           –   1.0000\n"
+        "total                            256   145    612       256         128\n"
         "packed 612 bytes, float32 1,600 bytes: 2.6 times smaller"
     )
     batch = summarize(model, torch.randn(8, 8))
@@ -266,3 +267,9 @@ def test_an_invalid_example_raises(example):
 def test_inputs_count_as_binary_where_one_bit_represents_each(quantizer, given, binary):
     layer = summarize(BinaryLinear(4, 2, input_quantizer=quantizer), torch.tensor([given])).layers[0]
     assert (layer.binary_macs, layer.mixed_macs) == ((8, 0) if binary else (0, 8))
+
+
+def test_the_bits_of_a_weight_have_a_column_where_some_weight_has_more_than_one():
+    for bases, shown in ((1, False), (3, True)):
+        summary = summarize(BinaryLinear(16, 16, bias=False, weight_quantizer=ABCNet(bases=bases)), torch.randn(1, 16))
+        assert ("bits" in str(summary).splitlines()[0].split()) == shown

@@ -1,5 +1,6 @@
 """Tables in a narrow terminal wrap and cut no text."""
 
+import io
 import re
 import sys
 
@@ -64,6 +65,16 @@ def test_names_and_packed_files_fit_a_terminal_of_80_columns(monkeypatch, capsys
     for words in (["list"], ["inspect", "zoo:cifar10-resnet18"], ["list", "zoo"]):
         assert main(words) == 0
         assert max(map(len, plain(capsys.readouterr().out).splitlines())) <= 80
+
+
+def test_piped_tables_fit_80_columns(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sys, "__stdout__", io.StringIO())
+    header = ["method", *(f"measurement {number}" for number in range(9))]
+    print_table(header, [["bihalf", *["1,234,567"] * 9]], right=header[1:])
+    assert main(["inspect", "zoo:cifar10-resnet18"]) == 0
+    print(format_table(header, [["bihalf", *["1,234,567"] * 9]]))
+    assert 70 < max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_a_wide_table_continues_below_with_its_first_column():

@@ -62,7 +62,7 @@ def test_pack_prints_json_and_a_size_that_hardly_differs_is_not_called_larger(tr
 
 def test_pack_writes_what_export_writes_and_names_the_command_for_a_packed_file(trained, tmp_path, call):
     code, printed, _ = call("pack", trained, "--out", tmp_path / "net.html")
-    assert code == 0 and "net.html: " in printed and "web: open it in a browser" in printed
+    assert code == 0 and "net.html: web page, " in printed and "; open it in a browser" in printed
     packed = tmp_path / "net.ebits"
     assert call("pack", trained, packed, "--rest", "int8")[0] == 0
     assert call("export", trained, tmp_path / "a.html", "--rest", "int8")[0] == 0
@@ -99,7 +99,7 @@ def test_a_run_is_packed_for_other_runtimes_if_installed(name, package, trained,
         assert errors.startswith(f"equalbits pack: this needs {package}: ") and f"-e '.[{package}]'" in errors
     else:
         written = sum(path.stat().st_size for path in tmp_path.iterdir())
-        assert f"{written_files(tmp_path / name)}: {written:,} bytes" in printed
+        assert f"{written_files(tmp_path / name)}: " in printed and f", {written:,} bytes; " in printed
 
 
 def test_a_directory_that_is_not_a_run_is_rejected_in_one_line(tmp_path, call):
@@ -132,7 +132,7 @@ def test_inspect_prints_the_same_audit_for_a_run_and_its_packed_file(trained, pa
         next(at for at, line in enumerate(lines) if "filters×weights" in line) for lines in (of_run, of_file)
     )
     assert of_run[start:] == of_file[begin:]  # the audit, to the letter
-    columns = "layer kind output symbols real bytes packed MACs 1×32"
+    columns = "layer kind output symbols real bytes MACs 1×32"
     assert all(" ".join(lines[2].split()).startswith(columns) for lines in (of_run, of_file))
     totals = [next(line for line in lines if line.startswith("total")).split() for lines in (of_run, of_file)]
     assert totals[0] == totals[1]

@@ -48,7 +48,10 @@ def test_table_and_summary_show_the_measured_counts(finished):
     measured = finished[1]
     for each, row in zip(measured, demo_table(measured), strict=True):
         assert row["method"] == METHODS[each.method]
-        assert f"{each.correct:,} of {each.total:,}" in row["test accuracy"]
+        assert row["accuracy"] == f"{100 * each.correct / each.total:.2f} %"
+        numbers = {"attainable": "100.0000%", "flips to +1": "100,000", "flips to −1": "100,000"}
+        widths = [max(len(name), len(numbers.get(name, cell))) for name, cell in row.items()]
+        assert sum(widths) + 2 * (len(widths) - 1) <= 80  # a pipe has no more columns
     words = " ".join(demo_summary(measured))
     assert "balanced" in words and "NOT balanced" not in words
     assert METHODS[max(measured, key=lambda each: each.correct).method] in words.partition("Best here:")[2]

@@ -52,15 +52,19 @@ class Summary:
         return {**asdict(self), "compression": self.compression, "total": self.total}
 
     def __str__(self) -> str:
-        return f"{format_table(*used_columns(_HEADER, self._rows()), left=(0, 1, 2))}\n{self._note()}"
+        return f"{format_table(*self._table(), left=(0, 1, 2))}\n{self._note()}"
 
     def _repr_html_(self) -> str:
-        return html_table(*used_columns(_HEADER, self._rows()), left=(0, 1, 2), note=self._note())
+        return html_table(*self._table(), left=(0, 1, 2), note=self._note())
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return header and rows; there is a column for the bits of a weight where some weight has more than one."""
         figures = (_figure(self.total[column]) for column in _COLUMNS)
         batch = self.example[0] if self.example else 1
-        return [*(_row(layer, batch) for layer in self.layers), ("total", "", "", *figures, "", "")]
+        rows = [*(_row(layer, batch) for layer in self.layers), ("total", "", "", *figures, "", "")]
+        if all(layer.bits in (None, 1) for layer in self.layers):
+            rows = [(*row[:-2], "", row[-1]) for row in rows]
+        return used_columns(_HEADER, rows)
 
     def _note(self) -> str:
         total = self.total
@@ -78,7 +82,7 @@ class Summary:
 
 _COLUMNS = ("symbols", "real", "packed_bytes", "binary_macs", "mixed_macs", "real_macs")
 _HEADER = (
-    *("layer", "kind", "output", "symbols", "real", "bytes packed"),
+    *("layer", "kind", "output", "symbols", "real", "bytes"),
     *("MACs 1×1", "MACs 1×32", "MACs 32×32", "bits", "entropy"),
 )
 
@@ -92,7 +96,7 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     its MACs for one example:
 
     * symbols, real: number of 1-bit weights, and of real numbers (parameters and saved floating-point buffers).
-    * bytes packed: bytes in a packed file. ⌈D/8⌉ for the ``D`` symbols of a filter; twice that if some are 0 or if −1
+    * bytes: those in a packed file. ⌈D/8⌉ for the ``D`` symbols of a filter; twice that if some are 0 or if −1
       and +1 differ in magnitude; once per base of ABC-Net. 4 for each real number, scales included. A batch norm takes
       a gain and a shift per channel, or only a bias directly after a real convolution or linear layer. An input
       quantizer takes gains and shifts beyond its sign. A packed file holds exactly these bytes and a table of names,
@@ -101,7 +105,7 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     * MACs 1×1: binary weights and binary inputs; 1×32: binary weights and real inputs; 32×32: real weights. A weight
       counts once, however many bits it takes. Convolutions and linear layers are counted; products of two activations
       (attention) are not.
-    * entropy: mean over filters, in bits.
+    * bits: of a weight, where some weight has more than one. entropy: mean over filters, in bits.
 
     A layer that the example does not reach is marked "never called": the model may access its ``.weight`` directly. Two
     more mistakes are named below the table: layers whose binary input is constant, as the sign of a ReLU's output is,
@@ -111,10 +115,10 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     >>> hidden = BinaryLinear(20, 6, weight_quantizer=BiHalf(), input_quantizer=SignActivation())
     >>> summary = summarize(nn.Sequential(nn.Linear(12, 20), hidden), (1, 12))
     >>> print(summary)
-    layer  kind          output  symbols  real  bytes packed  MACs 1×1  MACs 32×32  bits  entropy
-    0      Linear        20            –   260         1,040         –         240     –        –
-    1      BinaryLinear  6           120     7            46       120           –     1   1.0000
-    total                            120   267         1,086       120         240
+    layer  kind          output  symbols  real  bytes  MACs 1×1  MACs 32×32  entropy
+    0      Linear        20            –   260  1,040         –         240        –
+    1      BinaryLinear  6           120     7     46       120           –   1.0000
+    total                            120   267  1,086       120         240
     packed 1,086 bytes, float32 1,544 bytes: 1.4 times smaller
     """
     inputs = _as_inputs(example, model)

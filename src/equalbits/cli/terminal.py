@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO, cast
 
-from equalbits._text import escape_control_chars
+from equalbits._text import escape_control_chars, table_width
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str]) -> None:
-    """Print columns, those in ``right`` to the right; in a narrow terminal cells fold, so that no digit is cut."""
+    """Print columns, those in ``right`` to the right; cells fold where the lines are short, so that no digit is cut."""
     from rich.console import Console
     from rich.table import Table
 
@@ -20,7 +20,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(escape_control_chars, row))
-    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 220).print(table)
+    Console(highlight=False, markup=False, width=table_width()).print(table)
 
 
 def say(text: str, *, error: bool = False) -> None:

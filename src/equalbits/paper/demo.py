@@ -187,12 +187,12 @@ def demo_table(measured: list[DemoCounts]) -> list[dict[str, str]]:
     return [
         {
             "method": METHODS[each.method],
-            "test accuracy": f"{each.accuracy:.2f} % ({each.correct:,} of {each.total:,})",
-            "weight entropy": f"{each.entropy:.6f} bits",
-            "of attainable": f"{each.entropy / each.attainable:.4%}",
+            "accuracy": f"{each.accuracy:.2f} %",
+            "entropy": f"{each.entropy:.6f}",
+            "attainable": f"{each.entropy / each.attainable:.4%}",
             "flips to +1": f"{each.to_positive:,}",
             "flips to −1": f"{each.to_negative:,}",
-            "filters exactly half": f"{each.exact_filters:,} of {each.filters:,}",
+            "exactly half": f"{each.exact_filters:,} of {each.filters:,}",
         }
         for each in measured
     ]

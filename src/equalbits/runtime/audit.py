@@ -13,7 +13,7 @@ from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import connections
 
 Counts = bits.Counts
-_SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed")
+_SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes")
 _AUDIT = ("layer", "filters×weights", "of −1", "of 0", "of +1", "expected", "entropy", "exact")
 
 
@@ -198,7 +198,7 @@ class PackedSummary:
 
     def _note(self) -> str:
         names = self.file_bytes - self.total("stored_bytes")
-        return f"the file: {self.file_bytes:,} bytes, {names:,} of them the table of what is where"
+        return f"the file: {self.file_bytes:,} bytes, of which the header takes {names:,}"
 
 
 def audit(network: Network) -> Audit:
