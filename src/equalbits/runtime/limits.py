@@ -54,27 +54,6 @@ class Limits:
         if work > self.work:
             raise LimitError(f"the network takes {work} products per image, over {self.work}: raise Limits(work=…)")
 
-    def constants(self, network: Network) -> "Constants":
-        """Return the count of an exporter's constants, which may take as much as a model."""
-        return Constants(self.budget(network))
-
     def refusal(self, what: str, network: Network) -> str:
         """Return the line for a network that would take too much memory."""
         return f"the network takes {what}, over {self.budget(network)}: raise Limits(memory=…) if you trust the file"
-
-
-@dataclass
-class Constants:
-    """Bytes left for the constants of an exported graph, which a small file may ask for many times over."""
-
-    left: int
-
-    def spend(self, count: int) -> None:
-        """Count a constant."""
-        self.check(count)
-        self.left -= count
-
-    def check(self, count: int) -> None:
-        """Raise :class:`LimitError` where a constant of so many bytes is too much."""
-        if count > self.left:
-            raise LimitError("the exported graph takes too much memory for constants: run the packed file instead")

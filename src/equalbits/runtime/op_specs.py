@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.onnx import OnnxGraph
-    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
@@ -46,8 +45,8 @@ class OpSpec:
 
     ``inputs`` bounds the number of values it reads. ``moves`` marks operations that only move numbers, ``slides``
     those with a window that slides over an image. ``temporaries`` counts the arrays, as large as its largest value,
-    that numpy takes beside input and output. ``aten`` lists ATen operations that are the same operation, each with the
-    settings that its arguments after the first stand for.
+    that numpy takes beside input and output. ``onnx`` names the ONNX operator that is the same, ``aten`` lists ATen
+    operations that are, each with the settings that its arguments after the first stand for.
     """
 
     kind: str
@@ -58,6 +57,7 @@ class OpSpec:
     moves: bool = False
     slides: bool = False
     temporaries: int = 2
+    onnx: str = ""
     aten: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 
     @property
@@ -91,13 +91,9 @@ class OpSpec:
         """Emit native steps; without a rule, numpy runs every network that holds the operation."""
         raise ValueError(f"the native engine has no {self.kind}: numpy runs the network, slowly")
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        """Add ONNX nodes; the last one added makes the output."""
-        raise NotImplementedError
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        """Return an OpenVINO node that makes the output."""
-        raise NotImplementedError
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        """Add nodes to an ONNX or OpenVINO graph, in the operators of ONNX; return the last, which makes the output."""
+        return graph.node(self.onnx, *graph.inputs(operation))
 
 
 class ElementwiseOp(OpSpec):

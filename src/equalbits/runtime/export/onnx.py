@@ -6,18 +6,18 @@ as fast as its runtime. For speed run the packed file itself.
 """
 
 import json
+import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.export.graph import FLOAT, ExportGraph, Node
 from equalbits.runtime.lengths import longest
-from equalbits.runtime.limits import Limits
-from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import Array
-from equalbits.runtime.ops import OPS
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
@@ -36,10 +36,8 @@ def export_onnx(packed: PackedModel, path: str | os.PathLike[str]) -> None:
     from onnx import TensorProto, helper
 
     network = longest(packed.network)
-    graph = OnnxGraph(network)
-    for place, operation in enumerate(network.operations):
-        OPS[operation.kind].to_onnx(graph, operation, network.shapes[place + 1])
-        graph.nodes[-1].output[0] = f":v{place + 1}"
+    graph = _OnnxGraph(network)
+    graph.add_operations()
     graph.nodes[-1].output[0] = "logits"
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *shape])
@@ -53,78 +51,32 @@ def export_onnx(packed: PackedModel, path: str | os.PathLike[str]) -> None:
     onnx.save(model, os.fspath(path))
 
 
-class OnnxGraph:
-    """An ONNX graph under construction; value ``n`` of the network is called ``:vn``.
-
-    Names that are not in the packed file start with a colon, which no name in a packed file holds.
-    """
+class _OnnxGraph(ExportGraph):
+    """Nodes and stored tensors; names that are not in the packed file start with a colon, which no name there holds."""
 
     def __init__(self, network: Network) -> None:
-        self.network = network
+        super().__init__(network, "images")
         self.nodes: list[NodeProto] = []
         self.tensors: list[TensorProto] = []
-        self._names: dict[str, str] = {}
-        self.constants = Limits().constants(network)
 
-    def node(self, kind: str, *inputs: str, **attributes: object) -> str:
-        """Add a node; return the name of its output."""
+    def node(self, kind: str, *inputs: Node | float | Sequence[int], **attributes: Any) -> Node:
         from onnx import helper
 
         output = f":n{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
+        self.nodes.append(helper.make_node(kind, list(map(self.as_node, inputs)), [output], **attributes))
         return output
 
-    def constant(self, array: Array | np.generic, name: str = "") -> str:
-        """Add a constant; return its name. Constants of one name are stored once."""
+    def store(self, array: Array, name: str) -> Node:
         from onnx import numpy_helper
 
-        name = name or f":c{len(self.tensors)}"
-        name = f"{name}:stored" if name in ("images", "logits") else name
-        if name not in self._names:
-            self._names[name] = name
-            self.constants.spend(array.nbytes)
-            self.tensors.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
+        name = f"{name}:stored" if name in ("images", "logits") else name or f":c{len(self.tensors)}"
+        self.tensors.append(numpy_helper.from_array(array, name))
         return name
 
-    def int_list(self, *numbers: int) -> str:
-        """Add a constant list of integers; return its name."""
-        return self.constant(np.array(numbers, np.int64))
-
-    def inputs(self, operation: Operation) -> list[str]:
-        """Return the names of the values an operation reads."""
-        return [f":v{value}" if value else "images" for value in operation.inputs]
-
-    def floats(self, operation: Operation, part: str, shape: Sequence[int]) -> str:
-        """Return the name of a stored tensor as float32 in this shape; the graph widens narrow ones."""
-        name, array = operation.tensors[part], self.network.arrays(operation)[part]
-        if (key := f"{_with_shape(name, shape)}:real") not in self._names:
-            changed = array.shape != tuple(shape)
-            stored = self.constant(array.reshape(shape), _with_shape(name, shape) if changed else name)
-            self._names[key] = stored if array.dtype == np.float32 else self.node("Cast", stored, to=1)
-        return self._names[key]
-
-    def symbols(self, operation: Operation, shape: Sequence[int]) -> str:
-        """Return the name of the weights −1, 0 and +1 in this shape; the graph unpacks the bits."""
-        name, kept = operation.tensors["weight"], operation.tensors.get("kept", "")
-        if (key := f"{_with_shape(name, shape)}:{kept}:symbols") not in self._names:
-            width = int(np.prod(shape[1:]))
-            signs = self.node("Mul", self._unpack_bits(name, width), self.constant(np.float32(2)))
-            signs = self.node("Sub", signs, self.constant(np.float32(1)))
-            if kept:
-                signs = self.node("Mul", signs, self._unpack_bits(kept, width))
-            self._names[key] = self.node("Reshape", signs, self.int_list(*shape))
-        return self._names[key]
-
-    def _unpack_bits(self, name: str, width: int) -> str:
-        """Return a plane as 0 and 1 of shape (filter, connection), float32."""
-        plane = self.constant(self.network.tensors[name], name)
-        apart = self.node("Unsqueeze", plane, self.int_list(2))
+    def bits(self, name: str, shape: Sequence[int]) -> Node:
+        apart = self.node("Unsqueeze", self.constant(self.network.tensors[name], name), (2,))
         apart = self.node("BitShift", apart, self.constant(np.arange(8, dtype=np.uint8)), direction="RIGHT")
         apart = self.node("BitwiseAnd", apart, self.constant(np.ones(1, np.uint8)))
-        rows = self.node("Reshape", apart, self.int_list(len(self.network.tensors[name]), -1))
-        kept = self.node("Slice", rows, self.int_list(0), self.int_list(width), self.int_list(1))
-        return self.node("Cast", kept, to=1)
-
-
-def _with_shape(name: str, shape: Sequence[int]) -> str:
-    return f"{name}:{'x'.join(map(str, shape))}"
+        rows = self.node("Reshape", apart, (shape[0], -1))
+        kept = self.node("Slice", rows, (0,), (math.prod(shape[1:]),), (1,))
+        return self.node("Reshape", self.node("Cast", kept, to=FLOAT), shape)

@@ -10,21 +10,18 @@ from equalbits.runtime.op_specs import ElementwiseOp, Floats, Setting, Settings,
 from equalbits.runtime.ops import functions
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.onnx import OnnxGraph
-    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
 
 class _Function(ElementwiseOp):
-    """A function of each number; ``openvino`` names its operator, ``same`` says that ATen has it without settings."""
+    """A function of each number; ``same`` says that ATen has it without settings."""
 
     temporaries = 13
 
-    def __init__(
-        self, kind: str, function: Callable[[Floats], Floats], openvino: str = "", *, same: bool = True
-    ) -> None:
-        self.kind, self.function, self.openvino = kind, function, openvino or kind
+    def __init__(self, kind: str, function: Callable[[Floats], Floats], *, same: bool = True) -> None:
+        self.kind, self.function, self.onnx = kind, function, kind.capitalize()
         self.aten = {f"{kind}.default": ()} if same else {}  # type: ignore[misc]
 
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
@@ -34,53 +31,33 @@ class _Function(ElementwiseOp):
         source = lowering.as_real(operation.inputs[0])
         lowering.plan.step(self.kind.upper(), IN=source, OUT=lowering.write_real(place + 1))
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        graph.node(self.kind.capitalize(), *graph.inputs(operation))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return getattr(graph.op, self.openvino)(*graph.inputs(operation))
-
 
 class _SiLU(_Function):
     """The value times its sigmoid."""
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         (value,) = graph.inputs(operation)
-        graph.node("Mul", value, graph.node("Sigmoid", value))
+        return graph.node("Mul", value, graph.node("Sigmoid", value))
 
 
 class _GELU(_Function):
     """The value times the normal distribution up to it, exactly or approximated by tanh."""
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         """Emit the definition: opset 18 has no Gelu."""
         (value,) = graph.inputs(operation)
-        root = graph.constant(np.float32(0.5**0.5))
-        above = graph.node("Add", graph.node("Erf", graph.node("Mul", value, root)), graph.constant(np.float32(1)))
-        graph.node("Mul", graph.node("Mul", value, above), graph.constant(np.float32(0.5)))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.op.gelu(*graph.inputs(operation), "erf")
+        above = graph.node("Add", graph.node("Erf", graph.node("Mul", value, 0.5**0.5)), 1.0)
+        return graph.node("Mul", graph.node("Mul", value, above), 0.5)
 
 
 class _GELUTanh(_Function):
     """GELU approximated by tanh."""
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         (value,) = graph.inputs(operation)
-        cube = graph.node("Mul", graph.node("Mul", graph.node("Mul", value, value), value), _number(graph, 0.044715))
-        inner = graph.node("Mul", graph.node("Add", value, cube), _number(graph, 1.5957691216))
-        graph.node("Mul", value, graph.node("Sigmoid", inner))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.op.gelu(*graph.inputs(operation), "tanh")
-
-
-class _Reciprocal(_Function):
-    """1 divided by the value."""
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.op.divide(graph.number(1), *graph.inputs(operation))
+        cube = graph.node("Mul", graph.node("Mul", graph.node("Mul", value, value), value), 0.044715)
+        inner = graph.node("Mul", graph.node("Add", value, cube), 1.5957691216)
+        return graph.node("Mul", value, graph.node("Sigmoid", inner))
 
 
 class _ELU(_Function):
@@ -95,21 +72,14 @@ class _ELU(_Function):
         source, alpha = lowering.as_real(operation.inputs[0]), np.array([operation.settings["alpha"]], np.float32)
         lowering.plan.step("ELU", IN=source, OUT=lowering.write_real(place + 1), WEIGHT=lowering.plan.tensor(alpha))
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        graph.node("Elu", *graph.inputs(operation), alpha=operation.settings["alpha"])
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.op.elu(*graph.inputs(operation), operation.settings["alpha"])
-
-
-def _number(graph: "OnnxGraph", value: float) -> str:
-    return graph.constant(np.float32(value))
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        return graph.node("Elu", *graph.inputs(operation), alpha=operation.settings["alpha"])
 
 
 OPS = (
     _Function("sigmoid", functions.sigmoid),
     _Function("tanh", functions.tanh),
-    _SiLU("silu", functions.silu, "swish"),
+    _SiLU("silu", functions.silu),
     _GELU("gelu", functions.gelu, same=False),
     _GELUTanh("gelu_tanh", functions.gelu_tanh, same=False),
     _Function("mish", functions.mish),
@@ -117,7 +87,7 @@ OPS = (
     _Function("softplus", functions.softplus, same=False),
     _Function("exp", functions.exp),
     _Function("sqrt", np.sqrt),
-    _Reciprocal("reciprocal", np.reciprocal),
+    _Function("reciprocal", np.reciprocal),
 )
 
 #: Kinds of the functions of single numbers.

@@ -15,8 +15,7 @@ from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape,
 from equalbits.runtime.ops import quantize, windows
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.onnx import OnnxGraph
-    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
@@ -71,63 +70,23 @@ class _Weighted(OpSpec):
             fields["WEIGHT"] = lowering.plan.weight(arrays["weight"], np.int8 if step == "CONV_INT8" else np.float32)
         lowering.finish_step(step, place + 1, fields | {"IN": read}, by_rows=by_rows)
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        (read,), settings = graph.inputs(operation), operation.settings
-        arrays, is_conv = graph.network.arrays(operation), self.kind == "conv"
-        full = _weight_shape(settings, graph.network.shapes[operation.inputs[0]], shape)[: 4 if is_conv else 2]
-        binary = arrays["weight"].dtype == np.uint8
-        weight = graph.symbols(operation, full) if binary else graph.floats(operation, "weight", full)
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        settings, is_conv, inputs = operation.settings, self.kind == "conv", graph.network.shapes[operation.inputs[0]]
+        full = (shape[-1], inputs[-1])
         if is_conv:
-            window = windows.onnx_window(settings)
-            made = graph.node("Conv", read, weight, **window, dilations=settings["dilation"], group=settings["groups"])
-        elif len(shape) > 1:
-            made = graph.node("MatMul", read, graph.node("Transpose", weight, perm=[1, 0]))
-        else:
-            made = graph.node("Gemm", read, weight, transB=1)
-        tail = (1, 1) if is_conv else ()
-        for part, kind in (("scale", "Mul"), ("bias", "Add")):
-            if part in arrays:
-                made = graph.node(kind, made, graph.floats(operation, part, (arrays[part].size, *tail)))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        """Emit a BinaryConvolution where OpenVINO has one for the layer, else a convolution with unpacked weights.
-
-        BinaryConvolution has no groups and needs whole bytes of channels. Pruned weights take two: one with +1 and one
-        with −1 in the place of 0, halved.
-        """
-        arrays, settings, value = graph.network.arrays(operation), operation.settings, operation.inputs[0]
-        by_rows = self.kind == "linear" and len(shape) > 1
-        inputs, groups = graph.network.shapes[value], settings.get("groups", 1)
-        full, symbols = _weight_shape(settings, inputs, shape), None
-        if arrays["weight"].dtype == np.uint8:
-            symbols = bits.unpack_symbols(arrays["weight"], arrays.get("kept"), math.prod(full[1:]))
-        stride, before, behind, dilation = windows.openvino_window(settings)
-        factor = 1.0
-        if by_rows:
-            weight = _openvino_weights(graph, arrays, symbols, full[:2])
-            made = graph.op.matmul(graph.values[value], weight, False, True)
-        elif symbols is not None and value in graph.sign_bits and groups == 1 and inputs[0] % 8 == 0:
-            planes = [symbols == 1] if symbols.all() else [symbols >= 0, symbols == 1]
-            parts = [
-                graph.op.binary_convolution(
-                    graph.sign_bits[value], graph.packed_bits(ones, full, lowest_first=True),
-                    stride, before, behind, dilation, "xnor-popcount", 0.0,
-                )
-                for ones in planes
-            ]  # fmt: skip
-            made, factor = (parts[0], 1.0) if len(parts) == 1 else (graph.op.add(*parts), 0.5)
-        else:
-            grouped = full if groups == 1 else (groups, full[0] // groups, *full[1:])
-            weight = _openvino_weights(graph, arrays, symbols, grouped)
-            convolve = graph.op.convolution if groups == 1 else graph.op.group_convolution
-            made = convolve(graph.as_image(graph.values[value], inputs), weight, stride, before, behind, dilation)
-        made, tail = (made, (1, 1)) if self.kind == "conv" else (made if by_rows else graph.reshape(made, shape), ())
-        if "scale" in arrays or factor != 1:
-            scale = arrays.get("scale", np.ones(1, np.float32)) * np.float32(factor)
-            made = graph.op.multiply(made, graph.stored(scale.reshape(*(1,) * (len(shape) - len(tail)), -1, *tail)))
-        if "bias" in arrays:
-            made = graph.op.add(made, graph.stored(arrays["bias"].reshape(*(1,) * (len(shape) - len(tail)), -1, *tail)))
-        return made
+            full = (shape[0], inputs[0] // settings["groups"], *settings["kernel"])
+        made = graph.multiply_signs(operation, full)
+        if made is None:
+            weight = graph.weight(operation, full)
+            if is_conv:
+                window = windows.onnx_window(settings) | {
+                    "dilations": settings["dilation"],
+                    "group": settings["groups"],
+                }
+                made = graph.node("Conv", *graph.inputs(operation), weight, **window)
+            else:
+                made = graph.node("MatMul", *graph.inputs(operation), graph.node("Transpose", weight, perm=(1, 0)))
+        return graph.scale_and_shift(made, operation, (1, 1) if is_conv else ())
 
 
 class _Conv(_Weighted):
@@ -271,26 +230,6 @@ def multiplies_bits(lowering: "Lowering", place: int) -> bool:
 def reads_rows(lowering: "Lowering", place: int) -> bool:
     """Return whether an operation is a linear layer over the last of several axes."""
     return lowering.network.operations[place].kind == "linear" and len(lowering.network.shapes[place + 1]) > 1
-
-
-def _weight_shape(settings: Settings, inputs: Shape, shape: Shape) -> Shape:
-    if "kernel" not in settings:
-        return (shape[-1], inputs[-1], 1, 1)
-    return (shape[0], inputs[0] // settings.get("groups", 1), *settings["kernel"])
-
-
-def _openvino_weights(
-    graph: "OpenvinoGraph", arrays: Tensors, symbols: bits.Symbols | None, shape: Shape
-) -> "OpenvinoNode":
-    """Return the weights as floats; bits are stored as bits and unpacked in the graph."""
-    if symbols is None:
-        return graph.stored(arrays["weight"].reshape(shape))
-    ones, kept = (
-        graph.op.convert(graph.packed_bits(plane, shape, lowest_first=False), "f32")
-        for plane in (symbols == 1, symbols != 0)
-    )
-    weight = graph.op.subtract(graph.op.multiply(ones, graph.number(2)), graph.number(1))
-    return weight if symbols.all() else graph.op.multiply(weight, kept)
 
 
 OPS = (_Conv(), _Linear())

@@ -9,11 +9,12 @@ import numpy as np
 from equalbits.runtime.op_specs import Floats, OpSpec, Settings, Shape, Shapes, Tensors
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.onnx import OnnxGraph
-    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
+#: Code of the dtype int64 in ONNX.
+ONNX_INT64 = 7
 #: Most rows of a table: float32 holds every integer below.
 MAX_ROWS = 1 << 24
 
@@ -49,15 +50,9 @@ class _Embedding(OpSpec):
         sizes = {"SIZE0": count, "SIZE1": table.shape[1], "SIZE2": len(table)}
         lowering.write_flat(place + 1, "EMBED", IN=ids, SCALE=weight, **sizes)
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        table = graph.network.arrays(operation)["table"].shape
-        ids = graph.node("Cast", *graph.inputs(operation), to=7)
-        graph.node("Gather", graph.floats(operation, "table", table), ids, axis=0)
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        table = graph.network.arrays(operation)["table"].astype(np.float32)
-        ids = graph.op.convert(graph.inputs(operation)[0], "i64")
-        return graph.op.gather(graph.constant(table), ids, graph.op.constant(np.int64(0)))
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        ids = graph.node("Cast", *graph.inputs(operation), to=ONNX_INT64)
+        return graph.node("Gather", graph.floats(operation, "table", (-1, shape[-1])), ids, axis=0)
 
 
 OPS = (_Embedding(),)

@@ -10,8 +10,7 @@ from equalbits.runtime.op_specs import Array, Floats, OpSpec, Setting, Settings,
 from equalbits.runtime.ops import functions
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.onnx import OnnxGraph
-    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
@@ -63,17 +62,11 @@ class _Softmax(_AlongAxis):
     def fields(self, lowering: "Lowering", operation: "Operation") -> dict[str, int]:
         return {"CAUSAL": lowering.network.shapes[operation.inputs[0]][-2] if operation.settings["causal"] else 0}
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         (value,) = graph.inputs(operation)
         if operation.settings["causal"]:
-            value = graph.node("Where", graph.constant(*_mask(*shape[-2:])), graph.constant(np.float32(-np.inf)), value)
-        graph.node("Softmax", value, axis=operation.settings["axis"] + 1)
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        (value,) = graph.inputs(operation)
-        if operation.settings["causal"]:
-            value = graph.op.select(graph.constant(*_mask(*shape[-2:])), graph.number(-np.inf), value)
-        return graph.op.softmax(value, operation.settings["axis"] + 1)
+            value = graph.node("Where", graph.constant(*_mask(*shape[-2:])), -np.inf, value)
+        return graph.node("Softmax", value, axis=operation.settings["axis"] + 1)
 
 
 class _RMSNorm(_AlongAxis):
@@ -111,31 +104,15 @@ class _RMSNorm(_AlongAxis):
         found = {name.upper(): lowering.plan.tensor(array.astype(np.float32)) for name, array in arrays.items()}
         return found | {"WEIGHT": lowering.plan.tensor(np.array([operation.settings["eps"]], np.float32))}
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         (value,), axis = graph.inputs(operation), operation.settings["axis"]
-        axes = graph.int_list(axis + 1)
+        axes = (axis + 1,)
         if self.centered:
             value = graph.node("Sub", value, graph.node("ReduceMean", value, axes))
         square = graph.node("ReduceMean", graph.node("Mul", value, value), axes)
-        eps = graph.constant(np.float32(operation.settings["eps"]))
-        made = graph.node("Div", value, graph.node("Sqrt", graph.node("Add", square, eps)))
-        tail = (1,) * (len(shape) - 1 - axis)
-        for part, kind in (("scale", "Mul"), ("bias", "Add")):
-            if part in operation.tensors:
-                made = graph.node(kind, made, graph.floats(operation, part, (shape[axis], *tail)))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        (value,), axis = graph.inputs(operation), operation.settings["axis"]
-        axes, arrays = graph.int_list(axis + 1), graph.network.arrays(operation)
-        if self.centered:
-            value = graph.op.subtract(value, graph.op.reduce_mean(value, axes, True))
-        square = graph.op.reduce_mean(graph.op.multiply(value, value), axes, True)
-        root = graph.op.sqrt(graph.op.add(square, graph.number(operation.settings["eps"])))
-        made = graph.op.divide(value, root)
-        for part, emit in (("scale", graph.op.multiply), ("bias", graph.op.add)):
-            if part in arrays:
-                made = emit(made, graph.stored(_entries(arrays[part], axis, shape)))
-        return made
+        root = graph.node("Sqrt", graph.node("Add", square, operation.settings["eps"]))
+        made = graph.node("Div", value, root)
+        return graph.scale_and_shift(made, operation, (1,) * (len(shape) - 1 - axis))
 
 
 class _LayerNorm(_RMSNorm):
@@ -153,10 +130,6 @@ def _later(rows: int, columns: int) -> Array:
 def _mask(rows: int, columns: int) -> tuple[Array, str]:
     """Return these entries, and a name by which an exported graph stores them once."""
     return _later(rows, columns), f":later{rows}x{columns}"
-
-
-def _entries(array: Array, axis: int, shape: Shape) -> Array:
-    return array.reshape(*(1,) * (axis + 1), -1, *(1,) * (len(shape) - 1 - axis))
 
 
 OPS = (_Softmax(), _LayerNorm(), _RMSNorm())

@@ -11,8 +11,7 @@ from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape,
 from equalbits.runtime.ops import windows
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.onnx import OnnxGraph
-    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
@@ -53,13 +52,8 @@ class _MaxPool(_Pool):
         result: Floats = windows.sliding_windows(padded, settings).max(axis=(4, 5))
         return result
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        graph.node("MaxPool", *graph.inputs(operation), **windows.onnx_window(operation.settings))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        stride, before, behind, _ = windows.openvino_window(operation.settings)
-        kernel = list(operation.settings["kernel"])
-        return graph.op1.max_pool(*graph.inputs(operation), stride, before, behind, kernel)
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        return graph.node("MaxPool", *graph.inputs(operation), **windows.onnx_window(operation.settings))
 
 
 class _AvgPool(_Pool):
@@ -76,15 +70,10 @@ class _AvgPool(_Pool):
         inside = windows.pad_image(np.ones((1, 1, *values[0].shape[2:]), np.float32), padding, 0.0)
         return total / _sum_in_order(windows.sliding_windows(inside, settings))
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         counted = int(operation.settings["count_padding"])
         window = windows.onnx_window(operation.settings)
-        graph.node("AveragePool", *graph.inputs(operation), **window, count_include_pad=counted)
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        stride, before, behind, _ = windows.openvino_window(operation.settings)
-        kernel, inside_only = list(operation.settings["kernel"]), not operation.settings["count_padding"]
-        return graph.op1.avg_pool(*graph.inputs(operation), stride, before, behind, kernel, inside_only)
+        return graph.node("AveragePool", *graph.inputs(operation), **window, count_include_pad=counted)
 
 
 class _AdaptiveAvgPool(_Pool):
@@ -108,20 +97,16 @@ class _AdaptiveAvgPool(_Pool):
                 result[:, :, row, column] = total / np.float32((bottom - top) * (right - left))
         return result
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         """Emit a product from either side with a matrix that holds the share of each element in each window."""
         (read,), (_, height, width) = graph.inputs(operation), graph.network.shapes[operation.inputs[0]]
         rows, columns = operation.settings["size"]
         if (rows, columns) == (1, 1):
-            graph.node("GlobalAveragePool", read)
-            return
-        graph.constants.check(4 * (height * rows + width * columns))
+            return graph.node("GlobalAveragePool", read)
+        graph.check_room(4 * (height * rows + width * columns))
         before, behind = _window_shares(height, rows), _window_shares(width, columns).T
         down = graph.node("MatMul", graph.constant(before, f":{rows} of {height}"), read)
-        graph.node("MatMul", down, graph.constant(behind, f":columns {columns} of {width}"))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.op.adaptive_avg_pool(*graph.inputs(operation), graph.int_list(*operation.settings["size"]))
+        return graph.node("MatMul", down, graph.constant(behind, f":columns {columns} of {width}"))
 
 
 def adaptive_windows(size: int, parts: int) -> list[tuple[int, int]]:

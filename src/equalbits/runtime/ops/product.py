@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from equalbits.runtime.op_specs import Floats, OpSpec, Settings, Shape, Shapes, Tensors
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.onnx import OnnxGraph
-    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 class _Mul(OpSpec):
     """The product of two values, number by number; an axis of size 1 is repeated."""
 
-    kind = "mul"
+    kind, onnx = "mul", "Mul"
     inputs = (2, 2)
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
@@ -49,17 +47,11 @@ class _Mul(OpSpec):
         sizes, *both = zip(*rows or [[1, 0, 0]], strict=True)
         lowering.plan.strided("MUL", sizes, tuple(both), IN=sources[0], IN2=sources[1], OUT=target)
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        graph.node("Mul", *graph.inputs(operation))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.op.multiply(*graph.inputs(operation))
-
 
 class _MatMul(OpSpec):
     """Products of matrices, which the last two axes hold; the other axes of both values are the same."""
 
-    kind = "matmul"
+    kind, onnx = "matmul", "MatMul"
     inputs = (2, 2)
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
@@ -80,12 +72,6 @@ class _MatMul(OpSpec):
         sizes = (math.prod(shapes[0][:-2]), *shapes[0][-2:], shapes[1][-1])
         fields = {f"SIZE{i}": size for i, size in enumerate(sizes)}
         lowering.write_flat(place + 1, "MATMUL", IN=first, IN2=second, **fields)
-
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        graph.node("MatMul", *graph.inputs(operation))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.op.matmul(*graph.inputs(operation), False, False)
 
 
 OPS = (_Mul(), _MatMul())

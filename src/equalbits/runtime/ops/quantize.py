@@ -14,8 +14,7 @@ from equalbits.runtime import op_specs
 from equalbits.runtime.op_specs import Array, ElementwiseOp, Floats, Setting, Settings, Shape, Shapes, Tensors
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.onnx import OnnxGraph
-    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
@@ -61,14 +60,9 @@ class _Quantize(ElementwiseOp):
             fields |= {"OUT": lowering.write_real(place + 1), "ROUND_REAL": 1, "QUANT": _quant(lowering, place)}
         lowering.plan.step("CHAIN", **fields)
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        gain, low, high = (graph.constant(np.float32(operation.settings[name])) for name in self.settings)
-        graph.node("Round", graph.node("Clip", graph.node("Mul", *graph.inputs(operation), gain), low, high))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        gain, low, high = (operation.settings[name] for name in self.settings)
-        scaled = graph.op.multiply(*graph.inputs(operation), graph.number(gain))
-        return graph.op.round(graph.op.clamp(scaled, float(low), float(high)), "HALF_TO_EVEN")
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        gain, low, high = (float(operation.settings[name]) for name in self.settings)
+        return graph.node("Round", graph.node("Clip", graph.node("Mul", *graph.inputs(operation), gain), low, high))
 
 
 def _quant(lowering: "Lowering", place: int) -> int:

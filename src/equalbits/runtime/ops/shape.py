@@ -10,8 +10,7 @@ from equalbits.runtime import op_specs
 from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors, per_axis
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.onnx import OnnxGraph
-    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
@@ -42,11 +41,8 @@ class _Concat(OpSpec):
             lowering.plan.copy(source, target, part, (lowering.strides(value), after), (0, start * after[0]))
             start += part[0]
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        graph.node("Concat", *graph.inputs(operation), axis=1)
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.op.concat(graph.inputs(operation), 1)
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        return graph.node("Concat", *graph.inputs(operation), axis=1)
 
 
 class _Reshape(OpSpec):
@@ -68,11 +64,8 @@ class _Reshape(OpSpec):
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         lowering.real[place + 1] = lowering.reshape(operation.inputs[0], place + 1)
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        graph.node("Reshape", *graph.inputs(operation), graph.int_list(-1, *shape))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.reshape(graph.inputs(operation)[0], shape)
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        return graph.node("Reshape", *graph.inputs(operation), (-1, *shape))
 
 
 class _Flatten(_Reshape):
@@ -106,11 +99,8 @@ class _Permute(OpSpec):
         shape, moved = lowering.network.shapes[place + 1], tuple(apart[axis] for axis in operation.settings["axes"])
         lowering.plan.copy(source, lowering.write_real(place + 1), shape, (moved, lowering.strides(place + 1)))
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        graph.node("Transpose", *graph.inputs(operation), perm=_with_batch(operation.settings["axes"]))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        return graph.op.transpose(*graph.inputs(operation), graph.int_list(*_with_batch(operation.settings["axes"])))
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        return graph.node("Transpose", *graph.inputs(operation), perm=_with_batch(operation.settings["axes"]))
 
 
 def _with_batch(axes: Shape) -> list[int]:
@@ -146,16 +136,11 @@ class _ChannelShuffle(OpSpec):
         )
         lowering.plan.copy(source, lowering.write_real(place + 1), (groups, part, *shape[1:]), moved)
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         (channels, *rest), groups = shape, operation.settings["groups"]
-        apart = graph.node("Reshape", *graph.inputs(operation), graph.int_list(-1, groups, channels // groups, *rest))
+        apart = graph.node("Reshape", *graph.inputs(operation), (-1, groups, channels // groups, *rest))
         interleaved = graph.node("Transpose", apart, perm=[0, 2, 1, 3, 4])
-        graph.node("Reshape", interleaved, graph.int_list(-1, channels, *rest))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        (channels, *rest), groups = shape, operation.settings["groups"]
-        apart = graph.reshape(graph.inputs(operation)[0], (groups, channels // groups, *rest))
-        return graph.reshape(graph.op.transpose(apart, graph.int_list(0, 2, 1, 3, 4)), shape)
+        return graph.node("Reshape", interleaved, (-1, channels, *rest))
 
 
 class _Slice(OpSpec):
@@ -184,15 +169,9 @@ class _Slice(OpSpec):
         target = lowering.write_real(place + 1)
         lowering.plan.copy(source, target, shape, (steps, lowering.strides(place + 1)), (offset, 0))
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         start, stop, step = (operation.settings[name] for name in ("start", "stop", "step"))
-        parts = (start, stop, range(1, len(start) + 1), step)
-        graph.node("Slice", *graph.inputs(operation), *(graph.int_list(*part) for part in parts))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        start, stop, step = (operation.settings[name] for name in ("start", "stop", "step"))
-        parts = (start, stop, step, range(1, len(start) + 1))
-        return graph.op.slice(*graph.inputs(operation), *(graph.int_list(*part) for part in parts))
+        return graph.node("Slice", *graph.inputs(operation), start, stop, range(1, len(start) + 1), step)
 
 
 class _Pad(OpSpec):
@@ -218,14 +197,9 @@ class _Pad(OpSpec):
         lowering.plan.step("FILL", OUT=target, WEIGHT=fill)
         lowering.plan.copy(source, target, before, (lowering.strides(operation.inputs[0]), after), (0, offset))
 
-    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        sizes = graph.int_list(0, *operation.settings["before"], 0, *operation.settings["after"])
-        graph.node("Pad", *graph.inputs(operation), sizes, graph.constant(np.float32(operation.settings["value"])))
-
-    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        before, after = (graph.int_list(0, *operation.settings[name]) for name in ("before", "after"))
-        fill = graph.number(operation.settings["value"])
-        return graph.op.pad(*graph.inputs(operation), before, after, "constant", fill)
+    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+        sizes = (0, *operation.settings["before"], 0, *operation.settings["after"])
+        return graph.node("Pad", *graph.inputs(operation), sizes, operation.settings["value"])
 
 
 OPS = (_Concat(), _Flatten(), _Reshape(), _Permute(), _ChannelShuffle(), _Slice(), _Pad())

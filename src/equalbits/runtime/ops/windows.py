@@ -56,10 +56,3 @@ def onnx_window(settings: Settings) -> dict[str, Shape]:
     """Return the attributes of an ONNX node's window."""
     top, bottom, left, right = settings["padding"]
     return {"kernel_shape": settings["kernel"], "strides": settings["stride"], "pads": (top, left, bottom, right)}
-
-
-def openvino_window(settings: Settings) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Return stride, padding before, padding behind and dilation of an OpenVINO node's window."""
-    top, bottom, left, right = settings.get("padding", (0, 0, 0, 0))
-    stride, dilation = (list(settings.get(name, (1, 1))) for name in ("stride", "dilation"))
-    return stride, [top, left], [bottom, right], dilation
