@@ -174,7 +174,8 @@ def _export(model: nn.Module, images: Tensor) -> ExportedProgram:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # from inside torch.export
             program = torch.export.export(model, (images.clone(),), strict=False)
-            if not all(node.op != "call_function" or str(node.target) in RULES for node in program.graph.nodes):
+            called = [node for node in program.graph.nodes if node.op == "call_function" and node.all_input_nodes]
+            if not all(str(node.target) in RULES for node in called):
                 program = program.run_decompositions(_decompositions())  # traces again: half a second
             return program
     except GuardOnDataDependentSymNode as error:

@@ -82,11 +82,15 @@ class Tracer:
             raise self.refuse(refusal)
         return axis
 
+    def constant(self, weights: Known) -> Tensor:
+        """Return weights, which must be constant."""
+        if not isinstance(weights, Tensor):
+            raise self.refuse("has weights computed from the image: a packed network has only constant weights")
+        return weights
+
     def weights(self, tensor: Known) -> Floats:
         """Return constant weights as an array."""
-        if not isinstance(tensor, Tensor):
-            raise self.refuse("has weights computed from the image: a packed network has only constant weights")
-        return as_array(tensor)
+        return as_array(self.constant(tensor))
 
     def tensor_layer(self, tensor: Known) -> str:
         """Return the name of the layer that holds a parameter."""

@@ -6,7 +6,6 @@ from equalbits.deploy.graph import Value
 from equalbits.deploy.ops import activation as activation
 from equalbits.deploy.ops import attention as attention
 from equalbits.deploy.ops import comparison as comparison
-from equalbits.deploy.ops import composite as composite
 from equalbits.deploy.ops import conv_linear as conv_linear
 from equalbits.deploy.ops import einsum as einsum
 from equalbits.deploy.ops import elementwise as elementwise

@@ -29,17 +29,13 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Known:
-    """Convolve over one or two axes."""
-    if not isinstance(weight, Tensor):
-        raise tracer.refuse("has weights computed from the image: a packed network has only constant weights")
-    borders = [side for side in padding for _ in range(2)]
+    """Convolve over one or two axes, plainly or transposed."""
+    weight, borders = tracer.constant(weight), [side for side in padding for _ in range(2)]
     window: Settings = {"stride": stride, "padding": borders, "dilation": dilation, "groups": groups}
-    if isinstance(value, BatchView):  # its batch is folded with another axis
-        if transposed:
-            raise tracer.refuse("transposes a convolution of a batch folded with another axis: keep the batch in front")
-        return BatchView(_convolve_parts(tracer, value.value, weight, bias, window), folded=True)
     if not transposed:
-        return _convolve(tracer, tracer.value(value), weight, bias, window)
+        return _convolve_each(tracer, value, weight, bias, window)
+    if isinstance(value, BatchView):
+        raise tracer.refuse("transposes a convolution of a batch folded with another axis: keep the batch in front")
     # A plain convolution with flipped filters over an image with zeros between its pixels.
     image, more = tracer.value(value), output_padding
     one_row = weight.dim() == 3
@@ -55,6 +51,31 @@ def convolution(
     window = {**window, "stride": 1, "padding": [max(0, border) for border in borders]}
     made = _convolve(tracer, cropped, _flip_filters(tracer, weight, groups), bias, window)
     return tracer.reshape(made, (made.shape[0], made.shape[2])) if one_row else made
+
+
+@rule("conv1d.default", "conv2d.default", "conv1d.padding", "conv2d.padding")
+def plain_convolution(
+    tracer: Tracer,
+    value: Known,
+    weight: Known,
+    bias: Known = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] | str = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Known:
+    """Convolve over one or two axes; one number stands for all axes. ``"same"`` pads an odd total one more behind."""
+    weight = tracer.constant(weight)
+    axes = weight.dim() - 2
+    steps, reaches = ([*sizes] * (axes // len(sizes)) for sizes in (stride, dilation))
+    if isinstance(padding, str):
+        pairs = zip(weight.shape[2:], reaches, strict=True)
+        total = [reach * (size - 1) if padding == "same" else 0 for size, reach in pairs]
+        borders = [part for both in total for part in (both // 2, both - both // 2)]
+    else:
+        borders = [side for side in [*padding] * (axes // len(padding)) for _ in range(2)]
+    window = {"stride": steps, "padding": borders, "dilation": reaches, "groups": groups}
+    return _convolve_each(tracer, value, weight, bias, window)
 
 
 @rule("im2col.default")
@@ -101,24 +122,10 @@ def _single_ones(channels: int, kernel: Sequence[int]) -> Tensor:
     return torch.eye(pixels).repeat(channels, 1).reshape(channels * pixels, 1, *kernel)
 
 
-@rule("conv2d.padding", "conv1d.padding")
-def convolution_with_named_padding(
-    tracer: Tracer,
-    value: Known,
-    weight: Tensor,
-    bias: Known = None,
-    stride: Sequence[int] = (1,),
-    padding: str = "valid",
-    dilation: Sequence[int] = (1,),
-    groups: int = 1,
-) -> Value:
-    """Convolve with ``padding`` ``"same"`` or ``"valid"``; an odd total pads one more behind."""
-    rank = weight.dim() - 2
-    steps, reaches = ([*sizes] * rank if len(sizes) == 1 else sizes for sizes in (stride, dilation))
-    pairs = zip(weight.shape[2:], reaches, strict=True)
-    total = [reach * (size - 1) if padding == "same" else 0 for size, reach in pairs]
-    borders = [part for both in total for part in (both // 2, both - both // 2)]
-    window = {"stride": steps, "padding": borders, "dilation": reaches, "groups": groups}
+def _convolve_each(tracer: Tracer, value: Known, weight: Tensor, bias: Known, window: Settings) -> Known:
+    """Add a plain convolution of each image, or of each part of a batch that is folded with another axis."""
+    if isinstance(value, BatchView):
+        return BatchView(_convolve_parts(tracer, value.value, weight, bias, window), folded=True)
     return _convolve(tracer, tracer.value(value), weight, bias, window)
 
 

@@ -34,6 +34,12 @@ def sub(tracer: Tracer, first: Known, second: Known, *, alpha: float = 1) -> Val
     return add(tracer, first, second, alpha=-alpha)
 
 
+@rule("rsub.Scalar")
+def subtract_from(tracer: Tracer, value: Known, constant: float) -> Value:
+    """Subtract a value from a constant."""
+    return sub(tracer, constant, value)
+
+
 @rule("mul.Tensor")
 def mul(tracer: Tracer, first: Known, second: Known) -> Value:
     """Multiply two values, or a value by a constant."""
@@ -79,7 +85,7 @@ def _constant(tracer: Tracer, known: Known) -> Constant:
     return known
 
 
-@rule("_native_batch_norm_legit_no_training.default")
+@rule("batch_norm.default")
 def batch_norm(
     tracer: Tracer,
     value: Known,
@@ -87,17 +93,27 @@ def batch_norm(
     bias: Tensor | None,
     mean: Tensor,
     var: Tensor,
+    training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Value]:
+    *_: bool,
+) -> Value:
     """Normalize by running statistics: an affine computed in float64 and rounded once."""
+    if training:
+        return norm_of_input(tracer)
     source = tracer.value(value)
     gain = (var.double() + eps).rsqrt()
     gain = gain if weight is None else gain * weight.double()
     shift = -mean.double() * gain
     shift = shift if bias is None else shift + bias.double()
     tail = (1,) * (len(source.shape) - 1)
-    return (tracer.affine(source, gain.reshape(-1, *tail), shift.reshape(-1, *tail)),)
+    return tracer.affine(source, gain.reshape(-1, *tail), shift.reshape(-1, *tail))
+
+
+@rule("_native_batch_norm_legit_no_training.default")
+def decomposed_batch_norm(tracer: Tracer, value: Known, *given: Any) -> tuple[Value]:
+    """Normalize by running statistics: the form of a decomposed program, which returns a tuple."""
+    return (batch_norm(tracer, value, *given[:4], False, *given[4:]),)
 
 
 @rule("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional.default")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.gather import pad, take
@@ -26,6 +27,12 @@ def max_pool2d(
     image = _as_image(tracer, value)
     window, _ = _window(tracer, image, kernel, stride, padding)
     return tracer.reshape(tracer.add("max_pool", image, **window), tracer.output_shape()), Indices()
+
+
+@rule("max_pool2d.default")
+def max_pool2d_without_indices(tracer: Tracer, value: Known, *window: Any) -> Value:
+    """Take the maximum of each window."""
+    return max_pool2d(tracer, value, *window)[0]
 
 
 @rule("avg_pool2d.default")
@@ -54,7 +61,7 @@ def avg_pool2d(
     return tracer.reshape(made, tracer.output_shape())
 
 
-@rule("_adaptive_avg_pool2d.default")
+@rule("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default")
 def adaptive_avg_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> Value:
     """Take the mean over a grid of windows."""
     made = tracer.add("adaptive_avg_pool", _as_image(tracer, value), size=tracer.output_shape()[-2:])

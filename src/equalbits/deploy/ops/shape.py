@@ -14,7 +14,8 @@ from equalbits.runtime import OPS
 _MAX_CONCATENATED = OPS["concat"].inputs[1]
 
 
-@rule("view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.dims")
+@rule("view.default", "_unsafe_view.default", "reshape.default", "view_as.default")
+@rule("flatten.using_ints", "unflatten.int", "unsqueeze.default", "squeeze.dims")
 def reshape(tracer: Tracer, value: Known, *_: object) -> Value:
     """Reshape to the shape that the trace recorded."""
     return tracer.reshape(tracer.value(value), tracer.output_shape())
