@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+#: Cells without content.
+_EMPTY = ("", "–")
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ValueError:
     """Return the error for an unknown name, with the closest known name and all of them.
 
@@ -52,12 +56,14 @@ def format_table(
 ) -> str:
     """Align columns under their headings: to the right, except the columns listed in ``left``.
 
-    A table wider than ``width`` (default: :func:`table_width`) continues below itself, with the first column repeated.
+    A table wider than ``width`` (default: :func:`table_width`) continues below itself, with the first column repeated;
+    rows without content are left out there.
 
-    >>> rows = [("conv1", "27", "yes"), ("fc", "1,000", "no")]
+    >>> rows = [("conv1", "27", "yes"), ("relu", "9", "–"), ("fc", "1,000", "no")]
     >>> print(format_table(("layer", "weights", "exact"), rows, width=16))
     layer  weights
     conv1       27
+    relu         9
     fc       1,000
     <BLANKLINE>
     layer  exact
@@ -79,7 +85,10 @@ def format_table(
         cells = (line[c].ljust(widths[c]) if c in left else line[c].rjust(widths[c]) for c in columns)
         return "  ".join(cells).rstrip()
 
-    return "\n\n".join("\n".join(aligned(line, columns) for line in lines) for columns in blocks)
+    def shown(columns: Sequence[int]) -> Iterable[tuple[str, ...]]:
+        return lines if 1 in columns else (line for line in lines if any(line[c] not in _EMPTY for c in columns[1:]))
+
+    return "\n\n".join("\n".join(aligned(line, columns) for line in shown(columns)) for columns in blocks)
 
 
 def used_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -88,7 +97,7 @@ def used_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[
     >>> used_columns(("layer", "bits"), [("conv1", "–"), ("total", "")])
     (('layer',), [('conv1',), ('total',)])
     """
-    kept = [place for place in range(len(header)) if any(row[place] not in ("", "–") for row in rows)]
+    kept = [place for place in range(len(header)) if any(row[place] not in _EMPTY for row in rows)]
     return tuple(header[place] for place in kept), [tuple(row[place] for place in kept) for row in rows]
 
 
