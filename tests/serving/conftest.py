@@ -42,10 +42,10 @@ def serving(model: PackedModel, **limits: float) -> Iterator[int]:
             thread.join()
 
 
-def request(port: int, method: str, path: str, body: Any = None) -> tuple[int, str]:
+def request(port: int, method: str, path: str, body: Any = None, kind: str = "") -> tuple[int, str]:
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, {"Content-Type": kind} if kind else {})
         reply = connection.getresponse()
         return reply.status, reply.read().decode()
     finally:
@@ -68,8 +68,8 @@ def get(port: int) -> Callable[[str], tuple[int, str]]:
 def post(port: int) -> Post:
     """Post a body to the server: the status and the JSON of the answer."""
 
-    def send(body: Any, path: str = "/predict") -> tuple[int, dict[str, Any]]:
-        status, text = request(port, "POST", path, body)
+    def send(body: Any, path: str = "/predict", kind: str = "") -> tuple[int, dict[str, Any]]:
+        status, text = request(port, "POST", path, body, kind)
         return status, json.loads(text)
 
     return send

@@ -89,6 +89,12 @@ def test_a_bad_upload_is_refused_in_one_line(case: str, post) -> None:
     assert "\n" not in answer["error"] and len(answer["error"]) <= 500
 
 
+def test_a_form_is_refused_with_the_command_that_sends_the_picture(post) -> None:
+    form = b'--x\r\nContent-Disposition: form-data; name="image"\r\n\r\n' + encoded() + b"\r\n--x--\r\n"
+    line = "the body is a form: send the picture itself, as curl --data-binary @cat.jpg does"
+    assert post(form, kind="multipart/form-data; boundary=x") == (415, {"error": line})
+
+
 @pytest.mark.parametrize("top", ["0", "-1", "x", "", "1e3", "9" * 400])
 def test_top_must_be_a_small_integer(top: str, post) -> None:
     status, answer = post(encoded(), f"/predict?top={top}")
@@ -137,7 +143,7 @@ def test_health_page_and_unknown_paths(get, post) -> None:
     status, text = get("/health")
     assert status == 200 and json.loads(text)["classes"] == ["red", "green", "blue"]
     status, text = get("/")
-    assert status == 200 and "<h1>colors</h1>" in text and "3 × 4 × 6" in text
+    assert status == 200 and "<h1>colors</h1>" in text and "scaled to 6 × 4 pixels." in text
     assert get("/nothing") == (404, '{"error":"Not Found"}') and get("/predict")[0] == 405
 
 

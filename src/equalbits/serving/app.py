@@ -97,6 +97,9 @@ class _Service:
     async def page(self, request: Request) -> Response:
         """Return a form that sends a picture and shows the answer."""
         shape = " × ".join(map(str, self.model.input_shape))
+        if len(self.model.input_shape) == 3:
+            channels, height, width = self.model.input_shape
+            shape = f"{width} × {height} pixels{' of gray' if channels == 1 else ''}"
         page = _PAGE.read_text(encoding="utf-8")
         return HTMLResponse(page.replace("{name}", html.escape(self.name)).replace("{shape}", shape))
 

@@ -40,6 +40,8 @@ def refusal(status: int, line: str) -> HTTPException:
 
 async def read_body(request: Request, limits: RequestLimits) -> bytes:
     """Return the body; refuse one that is empty, too large or too slow."""
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        raise refusal(415, "the body is a form: send the picture itself, as curl --data-binary @cat.jpg does")
     too_large = refusal(413, f"the body is over {limits.bytes} bytes: send a smaller picture")
     size, most = request.headers.get("content-length", ""), _DISCARDED * limits.bytes
     announced = int(size[:20]) if size.isdecimal() else 0
