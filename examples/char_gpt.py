@@ -244,6 +244,7 @@ def main() -> None:
                 (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
                 if method == "bihalf" and seed == 0:
                     save_symbols(model, options.out / "bihalf.safetensors", settings | {"alphabet": alphabet})
+    print("held-out loss in nats per character:")
     for method in options.methods:
         losses = [run["loss"] for run in runs if run["method"] == method]
         spread = f" ± {statistics.stdev(losses):.4f} (n = {len(losses)})" if len(losses) > 1 else ""
