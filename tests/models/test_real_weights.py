@@ -83,6 +83,17 @@ def test_pretrained_weights_of_timm_are_taken_by_name(monkeypatch: pytest.Monkey
         eb.load_real(binary_net(), "timm:resnet19")
 
 
+def test_weights_that_timm_cannot_load_are_refused_with_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create_model(name: str, *, pretrained: bool) -> nn.Module:
+        raise FileNotFoundError("the Hub was not reached.\nCheck your connection.")
+
+    timm = types.SimpleNamespace(create_model=create_model, list_models=lambda: ["resnet18"])
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    line = "timm:resnet18: its pretrained weights could not be loaded: the Hub was not reached. Check your connection$"
+    with pytest.raises(ValueError, match=line):
+        eb.load_real(binary_net(), "timm:resnet18")
+
+
 def test_another_network_and_a_wrong_file_are_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.safetensors").write_text("no tensors")
     for source, line in (

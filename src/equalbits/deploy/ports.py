@@ -57,7 +57,10 @@ class PortedForward:
         named = example if isinstance(example, Mapping) else {}
         given: list[Tensor] = [example] if isinstance(example, Tensor) else list(named.values() if named else example)  # type: ignore[arg-type]
         if not given or not all(isinstance(tensor, Tensor) and tensor.dim() and tensor.numel() for tensor in given):
-            raise PackError("example holds something other than tensors with a batch axis: give a tensor per input")
+            raise PackError(
+                "example holds something other than tensors with a batch axis: give a tensor per input, such as "
+                "torch.randn(1, 3, 32, 32)"
+            )
         if len({len(tensor) for tensor in given}) != 1:
             raise PackError(f"example has batches of {[len(tensor) for tensor in given]}: give the same for each input")
         names = list(named) or (["input_ids"] if len(given) == 1 else [f"input_{i}" for i in range(len(given))])

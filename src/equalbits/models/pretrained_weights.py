@@ -27,7 +27,8 @@ class RealWeights:
 
     def __str__(self) -> str:
         names = f": {', '.join(self.left_new)}" if self.left_new else ""
-        return f"{len(self.loaded)} modules got weights, {len(self.left_new)} are new{names}"
+        loaded, new = len(self.loaded), len(self.left_new)
+        return f"{loaded} module{'s' * (loaded != 1)} got weights, {new} {'is' if new == 1 else 'are'} new{names}"
 
     def _repr_html_(self) -> str:
         rows = [*self.loaded, *((name, "new") for name in self.left_new)]
@@ -46,7 +47,7 @@ def load_real(model: nn.Module, source: nn.Module | Mapping[str, Tensor] | str |
     >>> real = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.PReLU(), nn.Linear(8, 3))
     >>> print(load_real(model, real))
-    1 modules got weights, 2 are new: 1, 2
+    1 module got weights, 2 are new: 1, 2
     """
     theirs, ours = _groups(_state_dict(source)), _groups(model.state_dict())
     pairs = _by_name(ours, theirs)
@@ -106,7 +107,11 @@ def _timm_weights(name: str) -> Mapping[str, Tensor]:
         raise ValueError(f"timm:{name} needs timm ({error}): {install_hint('timm')}") from None
     if name not in list_models():
         raise ValueError(f"timm has no model {name!r}: timm.list_models(pretrained=True) lists them")
-    weights: Mapping[str, Tensor] = create_model(name, pretrained=True).state_dict()
+    try:
+        weights: Mapping[str, Tensor] = create_model(name, pretrained=True).state_dict()
+    except (OSError, RuntimeError) as error:  # there are none, or the Hub was not reached
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(f"timm:{name}: its pretrained weights could not be loaded: {reason}") from error
     return weights
 
 

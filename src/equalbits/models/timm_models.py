@@ -30,7 +30,9 @@ def _create(
     from timm import create_model
 
     if layers.init != "torch":
-        raise ValueError(f"model.init={layers.init}: networks of timm have their own initialization; leave it out")
+        raise ValueError(
+            f"model.init={layers.init}: networks of timm have their own initialization: add --set model.init=torch"
+        )
     try:
         model: nn.Module = create_model(name, num_classes=num_classes, in_chans=in_channels, img_size=image_size)
     except TypeError:  # convolutional networks take any size
