@@ -12,7 +12,7 @@ from equalbits.cli import COMMANDS
 def test_the_script_names_every_command(shell: str, call) -> None:
     code, printed, errors = call("completion", shell)
     assert (code, errors) == (0, "")
-    assert all(name in printed for name in COMMANDS)
+    assert all(name in printed for name in (*COMMANDS, "cifar10-conv2", "fig6"))
     if shutil.which(shell) and shell != "tcsh":
         subprocess.run([shell, "-n"], input=printed, text=True, check=True)
 
@@ -25,9 +25,10 @@ def test_the_script_names_every_command(shell: str, call) -> None:
         ("train --res", "--resume"),
         ("pack --rest fl", "float16"),
         ("train cifar10-conv8-", "cifar10-conv8-tuned"),
+        ("reproduce fi", "fig2"),
     ],
 )
-def test_bash_completes_commands_options_choices_and_recipes(words: str, expected: str, call) -> None:
+def test_bash_completes_commands_options_choices_recipes_and_items(words: str, expected: str, call) -> None:
     script = call("completion", "bash")[1]
     completed = f"""
 COMP_WORDS=(equalbits {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_TYPE=9

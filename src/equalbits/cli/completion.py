@@ -15,24 +15,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print a script that completes commands, options, choices and paths; in bash and zsh also recipes."""
+    """Print a script that completes commands, options, choices, names of recipes and items, and paths."""
     import shtab
 
     from equalbits.cli.commands import COMMANDS, make_parser
 
     parser, commands = make_parser(tuple(COMMANDS))
-    recipes = dict.fromkeys(_RECIPES, "_equalbits_recipes") if options.shell in _RECIPES else shtab.FILE
-    completions = {"DIR": shtab.DIRECTORY, "RECIPE": recipes}
+    recipes, items = _names()
+    completions = {"DIR": shtab.DIRECTORY}
     completions |= dict.fromkeys(("FILE", "IMAGE", "PATH", "DIR|FILE", "FILE|DIR"), shtab.FILE)
+    choices = {"ITEM": items}
+    if options.shell in _RECIPES:  # names and files
+        completions["RECIPE"] = dict.fromkeys(_RECIPES, "_equalbits_recipes")
+    else:
+        choices["RECIPE"] = recipes
     for command in commands.values():
         for action in command._actions:  # argparse has no public way to list them
             if action.metavar in completions:
                 action.complete = completions[action.metavar]  # type: ignore[attr-defined]
-    try:
-        from equalbits.recipes import list_recipes
-
-        names = " ".join(list_recipes())
-    except ImportError:  # without torch
-        names = ""
-    preamble = _RECIPES.get(options.shell, "").format(names=names)
+            elif names := choices.get(str(action.metavar)):
+                action.choices = names
+    preamble = _RECIPES.get(options.shell, "").format(names=" ".join(recipes))
     print(shtab.complete(parser, options.shell, preamble=preamble))
+
+
+def _names() -> tuple[list[str], list[str]]:
+    """Return the names of recipes and of items to reproduce; none without torch."""
+    try:
+        from equalbits.paper import list_items
+        from equalbits.recipes import list_recipes
+    except ImportError:
+        return [], []
+    return list_recipes(), [*list_items(), "all"]

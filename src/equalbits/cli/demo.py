@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", default="runs/demo", help="output directory (default: runs/demo)")
     parser.add_argument("--epochs", type=int, default=4, metavar="N", help="epochs per method (default: 4)")
     add_device(parser, default="cpu")
-    add_json(parser, text="print the measurements as one JSON object")
+    add_json(parser, text="print the measurements as a JSON list")
 
 
 def run(options: argparse.Namespace) -> int:
