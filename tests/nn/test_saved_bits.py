@@ -160,7 +160,11 @@ def test_a_compiled_layer_keeps_bits(device: str) -> None:
     model, inputs = stack(1).to(device), torch.randn(16, 8, 16, 16, device=device, requires_grad=True)
     compiled, twin = torch.compile(model, backend="aot_eager", fullgraph=True), plain_twin(model)
     assert saved_bytes(lambda: compiled(inputs)) <= 0.2 * saved_bytes(lambda: twin(inputs))
-    assert_equal(run(model, compiled, inputs), run(twin, twin, inputs))
+    ours, theirs = run(model, compiled, inputs), run(twin, twin, inputs)
+    if device == "cuda":  # cuDNN may choose another algorithm; a wrong bit changes gradients by up to 0.3
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-2)
+    else:
+        assert_equal(ours, theirs)
 
 
 def test_only_a_quantizer_that_returns_signs_is_kept_as_bits() -> None:
