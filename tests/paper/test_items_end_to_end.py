@@ -138,6 +138,14 @@ def test_fig5_measures_every_share_in_both_forms(tmp_path, tiny, drawn):
         assert row.difference == pytest.approx(best - 0.5)
 
 
+def test_fig5_measures_and_plots_one_form_alone(tmp_path, tiny, drawn):
+    _, result = finished(
+        "fig5", tmp_path, tiny(NARROW, seeds=(0,), grid={"p_pos": [0.5], "forms": ["with batch norm"]})
+    )
+    drawn(tmp_path, "fig5")
+    assert list(result["data"]["Fashion-MNIST"]) == ["with batch norm"]
+
+
 def test_fig5_agrees_only_if_one_half_is_significantly_best():
     def verdict(**scores):
         cases = [

@@ -316,7 +316,12 @@ def test_seeds_of_an_older_recipe_are_replaced_instead_of_merged() -> None:
 @pytest.mark.parametrize(
     ("name", "one", "other", "lacking"),
     [
-        ("fig5", ({"data": ["CIFAR-10"]}, [0, 1, 2]), ({"data": ["CIFAR-100"]}, [0, 1]), "CIFAR-100 for seeds 2"),
+        (
+            "fig5",
+            ({"data": ["CIFAR-10"]}, [0, 1, 2]),
+            ({"data": ["CIFAR-100"]}, [0, 1]),
+            "literal, CIFAR-100 for seeds 2",
+        ),
         (
             "fig7",
             ({"nets": ["ResNet-18 1/1"]}, [0, 1]),

@@ -32,13 +32,13 @@ def measure(out: Path, options: Options) -> Result:
     vary = {"model.weight_quantizer": [f"bihalf:p_pos={share}" for share in shares]}
     groups = {
         (data, form): item_cases(
-            recipe.with_settings({"model.options.batch_norm": batch_norm}),
+            recipe.with_settings({"model.options.batch_norm": FORMS[form]}),
             vary,
             options,
             within=f"{data.lower()}/{form.replace(' ', '-')}",
         )
         for data, recipe in item_recipes(DATA, options, quick=quick, part="data").items()
-        for form, batch_norm in FORMS.items()
+        for form in options.grid.get("forms", FORMS)
     }
     found = run_cases(out / "runs", groups, options, seeds=seeds)
     return {"seeds": seeds, "shares": shares, "data": nest(found), "notes": [_NOTE]}
@@ -73,6 +73,7 @@ def _best(claim: str, cases: dict[float, CaseCounts], *, classes: int = 10) -> C
     return replace(row, paper="0.5", ours=ours, difference=first - 0.5)
 
 
+_COLOURS = {"literal": GAP, "with batch norm": UP}
 _LABELS = {"literal": "no batch norm (paper)", "with batch norm": "with batch norm"}
 
 
@@ -81,7 +82,8 @@ def draw(result: Result, out: Path) -> None:
     figure = new_figure(1 + 5.5 * len(result["data"]), 4.4, title=heading(result))
     titles = [f"Conv2 on {data}" for data in result["data"]]
     for axes, data in zip(panels(figure, titles, x="share of +1", y="test accuracy, %"), result["data"], strict=True):
-        for (form, cases), colour in zip(result["data"][data].items(), (GAP, UP), strict=True):
+        for form, cases in result["data"][data].items():
+            colour = _COLOURS[form]
             scores = [accuracies(case) for case in cases]
             mean_and_range(axes, result["shares"], scores, color=colour, label=_LABELS[form])
             for share, case in zip(result["shares"], cases, strict=True):
@@ -99,9 +101,9 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
-    grid={"data": tuple(DATA), "p_pos": SHARES},
+    grid={"data": tuple(DATA), "forms": tuple(FORMS), "p_pos": SHARES},
     full_only=("data",),
-    uneven=("seeds", "data"),
+    uneven=("seeds", "data", "forms"),
     seeds=SEEDS,
     decides=("model.options.batch_norm",),
 )
