@@ -1,6 +1,7 @@
 """Pure functions on tensors: binarization, optimal transport, estimators, entropy, pruning. No state."""
 
 from equalbits.functional.binarize import bihalf as bihalf
+from equalbits.functional.binarize import estimate as estimate
 from equalbits.functional.binarize import sign as sign
 from equalbits.functional.binarize import sign_symbols as sign_symbols
 from equalbits.functional.bit_planes import Plane as Plane
@@ -24,7 +25,6 @@ from equalbits.functional.estimators import straight_through as straight_through
 from equalbits.functional.estimators import surrogate as surrogate
 from equalbits.functional.estimators import swish_sign as swish_sign
 from equalbits.functional.estimators import triangle_slope as triangle_slope
-from equalbits.functional.execution_mode import in_forward_mode as in_forward_mode
 from equalbits.functional.execution_mode import is_plain as is_plain
 from equalbits.functional.execution_mode import is_plain_execution as is_plain_execution
 from equalbits.functional.fused_norm import prelu_norm_add_sign as prelu_norm_add_sign

@@ -18,7 +18,7 @@ def sign(latents: Tensor, *, estimator: str = "straight") -> Tensor:
     >>> sign(torch.tensor([-0.3, 0.0, 0.1]))
     tensor([-1.,  1.,  1.])
     """
-    return _estimate(latents, sign_symbols(latents), estimator)
+    return estimate(latents, sign_symbols(latents), estimator)
 
 
 def bihalf(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | None = None, estimator: str = "straight") -> Tensor:
@@ -29,7 +29,7 @@ def bihalf(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | None = None, e
     >>> bihalf(torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
     tensor([[-1., -1.,  1.,  1.]])
     """
-    return _estimate(latents, transport_symbols(latents, p_pos, mask=mask), estimator)
+    return estimate(latents, transport_symbols(latents, p_pos, mask=mask), estimator)
 
 
 def sign_symbols(reals: Tensor) -> Tensor:
@@ -42,7 +42,8 @@ def sign_symbols(reals: Tensor) -> Tensor:
     return torch.where(reals.detach() >= 0, one, -one)
 
 
-def _estimate(latents: Tensor, symbols: Tensor, estimator: str) -> Tensor:
+def estimate(latents: Tensor, symbols: Tensor, estimator: str) -> Tensor:
+    """Return symbols of weights with the gradient of an estimator, that of :func:`sign`."""
     if estimator == "clipped":
         return clipped(latents, symbols, inclusive=True)
     return straight_through(latents, symbols)

@@ -24,21 +24,25 @@ def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
     >>> latents.grad
     tensor([5., 7.])
     """
-    if in_forward_mode():
-        return forward_mode_form(reals, symbols)
-    function = _PlainStraightThrough if is_plain_execution() else _StraightThrough
-    return function.apply(reals, symbols)  # type: ignore[no-any-return]
+    return surrogate(reals, symbols, None)
 
 
-def surrogate(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
-    """Multiply the gradient by ``slope``, broadcast against the reals: the form of all estimators below.
+def surrogate(reals: Tensor, symbols: Tensor, slope: Tensor | None) -> Tensor:
+    """Multiply the gradient by ``slope``, broadcast against the reals: the form of all estimators.
 
     Symbols that include a scale need it in their slope too. Symbols and reals may differ in dtype. A boolean slope is
     kept for the backward pass as bits.
     """
-    if in_forward_mode():
-        return forward_mode_form(reals, symbols, slope)
-    if slope.dtype == torch.bool and reals.requires_grad and torch.is_grad_enabled() and keeps_bits(slope):
+    if in_forward_mode():  # in torch's own operations: a zero with the derivative of the reals, so symbols stay exact
+        zero = (1.0 if slope is None else slope) * (reals - reals.detach())
+        return symbols + zero.nan_to_num().to(symbols.dtype)
+    if (
+        slope is not None
+        and slope.dtype == torch.bool
+        and reals.requires_grad
+        and torch.is_grad_enabled()
+        and keeps_bits(slope)
+    ):
         layout = BitLayout.of(slope)
         return _Masked.apply(reals, symbols, layout.pack(slope), layout)  # type: ignore[no-any-return, no-untyped-call]
     function = _PlainSurrogate if is_plain_execution() else _Surrogate
@@ -154,51 +158,27 @@ def check_beta(beta: float) -> None:
         raise ValueError(f"beta={beta} gives no slope: it must be above 0 and finite; 5 is usual")
 
 
-def forward_mode_form(reals: Tensor, symbols: Tensor, slope: Tensor | float = 1.0) -> Tensor:
-    """Write :func:`surrogate` in torch's own operations, for forward-mode differentiation.
-
-    It adds a zero with the derivative of the reals, so the symbols stay exact.
-    """
-    return symbols + (slope * (reals - reals.detach())).nan_to_num().to(symbols.dtype)
-
-
-class _StraightThrough(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(reals: Tensor, symbols: Tensor) -> Tensor:
-        return symbols.view_as(symbols)
-
-    @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
-
-
 class _Surrogate(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
+    def forward(reals: Tensor, symbols: Tensor, slope: Tensor | None) -> Tensor:
         return symbols.view_as(symbols)
 
     @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (slope,) = ctx.saved_tensors
+        slope: Tensor | None = ctx.saved_tensors[0]
+        if slope is None:
+            return gradient, None, None
         wide = torch.promote_types(gradient.dtype, slope.dtype)  # explicit: a 0-dim slope does not promote
         return gradient.to(wide) * slope, None, None
 
 
-_PlainStraightThrough, _PlainSurrogate = (
-    plain_twin(each.forward, each.setup_context, each.backward) for each in (_StraightThrough, _Surrogate)
-)
+_PlainSurrogate = plain_twin(_Surrogate.forward, _Surrogate.setup_context, _Surrogate.backward)
 
 
 class _Masked(torch.autograd.Function):

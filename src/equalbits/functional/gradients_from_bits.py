@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from equalbits.functional.packed_bits import BitLayout, mask_by_bits
+from equalbits.functional.packed_bits import BitLayout, SignBits, mask_by_bits
 
 # Lets a compiler pass channels-last tensors without copying them to the traced layout; torch before 2.8 copies.
 ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
@@ -59,27 +59,28 @@ def convolution_gradients(
     return g_signs, g_weight, g_bias
 
 
-def conv_gradients(
-    gradient: Tensor, packed: Tensor, weight: Tensor, layout: BitLayout, settings: ConvSettings, wanted: Sequence[bool]
+def product_gradients(
+    gradient: Tensor, bits: SignBits, weight: Tensor, settings: ConvSettings | None, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the ``wanted`` gradients of input, weight and bias of a convolution, from the bits of its input."""
-    if torch.compiler.is_compiling():
-        found = _convolution_op(gradient, packed, weight, *layout, *settings, *wanted)
-        return tuple(each if want else None for each, want in zip(found, wanted, strict=True))  # type: ignore[return-value]
-    return convolution_gradients(gradient, [layout.unpack(packed, weight.dtype)], weight, settings, wanted)
+    """Return the ``wanted`` gradients of input, weight and bias of a convolution, from the bits of its input.
 
-
-def linear_gradients(
-    gradient: Tensor, packed: Tensor, weight: Tensor, layout: BitLayout, wanted: Sequence[bool]
-) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    """Return the gradients of input, weight and bias of a linear map; of input and bias where ``wanted``."""
+    Without ``settings`` it is a linear map, whose weight always gets one. A link makes the gradients differentiable.
+    """
     rows = gradient.reshape(-1, gradient.shape[-1])
     if torch.compiler.is_compiling():
-        g_weight = _weight_of_linear_op(rows, packed, weight, *layout)
+        if settings is not None:
+            found = _convolution_op(gradient, bits.packed, weight, *bits.layout, *settings, *wanted)
+            return tuple(each if want else None for each, want in zip(found, wanted, strict=True))  # type: ignore[return-value]
+        g_weight = _weight_of_linear_op(rows, bits.packed, weight, *bits.layout)
     else:
-        g_weight = _weight_of_linear(rows, packed, weight, *layout)
-    g_signs = rows.mm(weight).view(layout.shape) if wanted[0] else None
-    return g_signs, g_weight, rows.sum(dim=0) if wanted[1] else None
+        signs = [bits.layout.unpack(bits.packed, weight.dtype)]
+        if torch.is_grad_enabled() and bits.link is not None:
+            signs[0] = signs[0] + bits.link
+        if settings is not None:
+            return convolution_gradients(gradient, signs, weight, settings, wanted)
+        g_weight = rows.t().mm(signs[0].reshape(-1, weight.shape[1]))
+    g_signs = rows.mm(weight).view(bits.layout.shape) if wanted[0] else None
+    return g_signs, g_weight, rows.sum(dim=0) if wanted[2] else None
 
 
 def masked_gradient(gradient: Tensor, packed: Tensor, layout: BitLayout) -> Tensor:

@@ -12,12 +12,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional.estimators import ScaledSymbols
-from equalbits.functional.gradients_from_bits import (
-    ConvSettings,
-    conv_gradients,
-    convolution_gradients,
-    linear_gradients,
-)
+from equalbits.functional.gradients_from_bits import ConvSettings, product_gradients
 from equalbits.functional.packed_bits import BitLayout, SignBits, keeps_bits, mask_by_bits, sign_bits
 
 
@@ -56,10 +51,7 @@ def convolve_signs(
     >>> weight.grad
     tensor([[[[0., 0.]]]])
     """
-    signs, source, symbols, bias = as_operands(signs, weight, bias)
-    bits = bits or known_bits(signs)
-    kept = bits.packed, symbols, (bits.layout, settings)
-    return _Convolution.apply(signs, bits.link, source, bias, *kept)  # type: ignore[no-any-return, no-untyped-call]
+    return _product(signs, weight, bias, settings, bits)
 
 
 def linear_of_signs(
@@ -72,10 +64,20 @@ def linear_of_signs(
     >>> weight.grad
     tensor([[ 2., -2.]])
     """
+    return _product(signs, weight, bias, None, bits)
+
+
+def _product(
+    signs: Tensor,
+    weight: Tensor | ScaledSymbols,
+    bias: Tensor | None,
+    settings: ConvSettings | None,
+    bits: SignBits | None,
+) -> Tensor:
     signs, source, symbols, bias = as_operands(signs, weight, bias)
     bits = bits or known_bits(signs)
-    kept = bits.packed, symbols, bits.layout
-    return _Linear.apply(signs, bits.link, source, bias, *kept)  # type: ignore[no-any-return, no-untyped-call]
+    kept = bits.packed, symbols, bits.layout, settings
+    return _Product.apply(signs, bits.link, source, bias, *kept)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def as_operands(
@@ -114,15 +116,6 @@ def _link(signs: Tensor) -> Tensor | None:
     return _Link.apply(signs)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _saved(ctx: Any, layout: BitLayout) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Return the input, or None unless the backward pass is differentiated again, its bits, and the weight."""
-    packed, weight = ctx.saved_tensors
-    if not torch.is_grad_enabled():
-        return None, packed, weight
-    weight = weight if ctx.symbols is None else ctx.symbols.with_gradient()
-    return None if ctx.link is None else layout.unpack(packed, weight.dtype) + ctx.link, packed, weight
-
-
 class _ClippedSign(torch.autograd.Function):
     """The clipped sign, its bits, and zeros as :func:`_link` returns them."""
 
@@ -156,53 +149,31 @@ class _Link(torch.autograd.Function):
         return gradient
 
 
-class _Convolution(torch.autograd.Function):
+class _Product(torch.autograd.Function):
+    """A convolution, or without settings a linear map."""
+
     @staticmethod
     def forward(
-        ctx: Any, signs: Tensor, link: Tensor | None, weight: Tensor, bias: Tensor | None, *kept: Any
+        ctx: Any, signs: Tensor, link: Tensor | None, source: Tensor, bias: Tensor | None, *kept: Any
     ) -> Tensor:
-        packed, ctx.symbols, ctx.form = kept
-        values = weight if ctx.symbols is None else ctx.symbols.values
+        packed, ctx.symbols, ctx.layout, ctx.settings = kept
+        values = source if ctx.symbols is None else ctx.symbols.values
         ctx.link = link
         ctx.save_for_backward(packed, values)
-        return torch.convolution(signs, values, bias, *ctx.form[1])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        layout, settings = ctx.form
-        of_signs, _, of_weight, of_bias = ctx.needs_input_grad[:4]
-        wanted = (of_signs, of_weight, of_bias)
-        signs, packed, weight = _saved(ctx, layout)
-        if signs is None:
-            found = conv_gradients(gradient, packed, weight, layout, settings, wanted)
-        else:
-            found = convolution_gradients(gradient, [signs], weight, settings, wanted)
-        g_weight = found[1] if found[1] is None or ctx.symbols is None else ctx.symbols.of_latents(found[1])
-        return found[0], None, g_weight, found[2], None, None, None
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, signs: Tensor, link: Tensor | None, weight: Tensor, bias: Tensor | None, *kept: Any
-    ) -> Tensor:
-        packed, ctx.symbols, ctx.layout = kept
-        # torch.linear chooses its matrix product by whether the weight requires a gradient.
-        values = weight if ctx.symbols is None else ctx.symbols.values.requires_grad_()
-        ctx.link = link
-        ctx.save_for_backward(packed, values)
+        if ctx.settings is not None:
+            return torch.convolution(signs, values, bias, *ctx.settings)
+        if ctx.symbols is not None:
+            values.requires_grad_()  # torch.linear chooses its matrix product by whether the weight requires a gradient
         return nnf.linear(signs, values, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        of_signs, _, _, of_bias = ctx.needs_input_grad[:4]
-        signs, packed, weight = _saved(ctx, ctx.layout)
-        if signs is None:
-            found = linear_gradients(gradient, packed, weight, ctx.layout, (of_signs, of_bias))
-        else:
-            rows = gradient.reshape(-1, gradient.shape[-1])
-            g_weight = rows.t().mm(signs.reshape(-1, signs.shape[-1]))
-            g_signs = rows.mm(weight).view(signs.shape) if of_signs else None
-            found = g_signs, g_weight, rows.sum(dim=0) if of_bias else None
-        g_weight = found[1] if ctx.symbols is None else ctx.symbols.of_latents(found[1])
-        return found[0], None, g_weight, found[2], None, None, None
+        packed, weight = ctx.saved_tensors
+        if torch.is_grad_enabled() and ctx.symbols is not None:
+            weight = ctx.symbols.with_gradient()
+        of_signs, _, of_weight, of_bias = ctx.needs_input_grad[:4]
+        bits, wanted = SignBits(packed, ctx.layout, ctx.link), (of_signs, of_weight, of_bias)
+        g_signs, g_weight, g_bias = product_gradients(gradient, bits, weight, ctx.settings, wanted)
+        if g_weight is not None and ctx.symbols is not None:
+            g_weight = ctx.symbols.of_latents(g_weight)
+        return g_signs, None, g_weight, g_bias, None, None, None, None

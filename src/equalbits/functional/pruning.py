@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from equalbits.functional.estimators import forward_mode_form
+from equalbits.functional.estimators import straight_through, surrogate
 from equalbits.functional.execution_mode import in_forward_mode
 from equalbits.functional.optimal_transport import (
     as_filters,
@@ -142,7 +142,7 @@ def edge_popup(latents: Tensor, scores: Tensor, values: Tensor, slope: Tensor) -
     tensor([3., 5.])
     """
     if in_forward_mode():
-        return forward_mode_form(scores, forward_mode_form(latents, values), slope)
+        return surrogate(scores, straight_through(latents, values), slope)
     return _EdgePopup.apply(latents, scores, values, slope)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from equalbits.functional.estimators import ScaledSymbols
 from equalbits.functional.fused_norm import MEAN, PRELU, VARIANCE, wanted
 from equalbits.functional.fused_rprelu import RPRELU, RPReLUParameters
-from equalbits.functional.gradients_from_bits import ConvSettings, conv_gradients
+from equalbits.functional.gradients_from_bits import ConvSettings, product_gradients
 from equalbits.functional.inputs_as_bits import as_operands
 from equalbits.functional.packed_bits import BitLayout, SignBits
 
@@ -101,7 +101,8 @@ class _ConvNorm(torch.autograd.Function):
         # In an operator of its own, so that the gradients given may be freed before.
         of_signs, of_weight, _, _, *needed = ctx.needs_input_grad
         asked = of_signs, of_weight, False
-        g_signs, g_weight = conv_gradients(found[1], packed, values, ctx.layout, ctx.convolution, asked)[:2]
+        bits = SignBits(packed, ctx.layout)
+        g_signs, g_weight = product_gradients(found[1], bits, values, ctx.convolution, asked)[:2]
         if g_weight is not None and ctx.symbols is not None:
             g_weight = ctx.symbols.of_latents(g_weight)
         return g_signs, g_weight, None, None, *wanted(ctx.norm.input_gradients(g_y, g_s, saved, found), needed)

@@ -56,10 +56,7 @@ class WeightQuantizer(Quantizer):
 
     def forward(self, latents: Tensor) -> Tensor:
         """Return the values the layer multiplies with, before its scale; by default symbols, by the estimator."""
-        symbols = self.symbols(latents)
-        if self.estimator == "clipped":
-            return F.clipped(latents, symbols, inclusive=True)
-        return F.straight_through(latents, symbols)
+        return F.estimate(latents, self.symbols(latents), self.estimator)
 
     def scaled_symbols(self, latents: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the symbols times a constant scale, in ``dtype``, without gradient."""
