@@ -14,11 +14,9 @@ from equalbits.functional.pruning import (
     edge_popup,
     keep_largest,
     keep_largest_globally,
-    keep_outer_ranks,
     prune_middle_ranks,
     pruned_count,
     ramped_sparsity,
-    released_counts,
 )
 from equalbits.nn.methods.mpt import mpt_values
 
@@ -107,17 +105,6 @@ def test_ties_across_layers_keep_the_later_layer():
     assert second.tolist() == [[True] * 3]
 
 
-@pytest.mark.parametrize(
-    ("sparsity", "negatives", "zeros", "positives"),
-    [(0.0, 288, 0, 288), (0.1, 259, 57, 260), (0.2, 230, 115, 231), (0.3, 201, 173, 202), (0.5, 144, 288, 144),
-     (0.8, 57, 461, 58), (0.9, 28, 519, 29)],
-)  # fmt: skip
-def test_the_released_counts_are_those_measured_on_the_released_code(sparsity, negatives, zeros, positives):
-    assert released_counts(576, sparsity) == (negatives, positives)
-    symbols = keep_outer_ranks(torch.randn(2, 576), negatives, positives)
-    assert (symbols == 0).sum(dim=1).tolist() == [zeros, zeros]
-
-
 def test_pruned_counts_round_to_the_nearest_in_a_filter_and_down_in_a_layer():
     assert [pruned_count(10, k) for k in (0.0, 0.14, 0.15, 0.9)] == [0, 1, 2, 9]
     assert [pruned_count(10, k, scope="layer") for k in (0.0, 0.14, 0.19, 0.9)] == [0, 1, 1, 9]
@@ -158,8 +145,6 @@ def test_mpt_values_are_the_signs_times_the_mean_magnitude_of_the_kept_weights()
 def test_an_invalid_sparsity_raises(sparsity):
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
         prune_middle_ranks(torch.randn(2, 4), sparsity)
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
-        released_counts(4, sparsity)
 
 
 @pytest.mark.parametrize("sparsity", [0.5, torch.tensor(0.5)], ids=["number", "tensor"])

@@ -166,13 +166,6 @@ def test_sparsity_zero_equals_the_unpruned_method():
         assert torch.equal(PrunedBiHalf(0.0, by=by).symbols(latents), F.transport_symbols(latents))
 
 
-def test_the_released_counts_are_off_by_one_and_guarantee_no_share():
-    quantizer = PrunedBiHalf(0.1, released_counts=True)
-    symbols = quantizer.symbols(torch.randn(3, 576))
-    assert [(symbols == value).sum(dim=1).tolist() for value in (-1, 0, 1)] == [[259] * 3, [57] * 3, [260] * 3]
-    assert quantizer.p_pos is None
-
-
 @pytest.mark.parametrize(
     "quantizer",
     [
@@ -284,7 +277,6 @@ def test_repr_shows_the_settings_given_by_name():
         ({"ramp": True}, "ramp=True is not a share of training"),
         ({"ramp": "ten"}, "ramp='ten' is not a share of training"),
         ({"ramp": None}, "ramp=None is not a share of training"),
-        ({"released_counts": True, "p_pos": 0.3}, "only by='rank'"),
     ],
 )
 def test_invalid_settings_raise(arguments, message):

@@ -54,10 +54,8 @@ from equalbits.functional.pruning import check_sparsity as check_sparsity
 from equalbits.functional.pruning import edge_popup as edge_popup
 from equalbits.functional.pruning import keep_largest as keep_largest
 from equalbits.functional.pruning import keep_largest_globally as keep_largest_globally
-from equalbits.functional.pruning import keep_outer_ranks as keep_outer_ranks
 from equalbits.functional.pruning import prune_middle_ranks as prune_middle_ranks
 from equalbits.functional.pruning import ramped_sparsity as ramped_sparsity
-from equalbits.functional.pruning import released_counts as released_counts
 from equalbits.functional.ranking import check_finite as check_finite
 from equalbits.functional.ranking import stable_ranks as stable_ranks
 from equalbits.functional.recomputed_norm import NormSettings as NormSettings

@@ -71,18 +71,6 @@ def keep_largest_globally(importances: Sequence[Tensor], sparsity: float | Tenso
     return [part.view(importance.shape) for part, importance in zip(parts, importances, strict=True)]
 
 
-def keep_outer_ranks(latents: Tensor, negatives: int, positives: int) -> Tensor:
-    """Return −1 for the ``negatives`` lowest of each filter, +1 for the ``positives`` highest, 0 in between.
-
-    >>> keep_outer_ranks(torch.tensor([0.3, -0.9, 0.1, 0.8, -0.2]), 1, 2)
-    tensor([ 1., -1.,  0.,  1.,  0.])
-    """
-    check_latents(latents)
-    rows = as_filters(latents.detach())
-    symbols: Tensor = rank_rows(rows, negatives) + rank_rows(rows, rows.shape[1] - positives)
-    return symbols.div_(2).view(latents.shape)
-
-
 def prune_middle_ranks(latents: Tensor, sparsity: float | Tensor, p_pos: float = 0.5) -> Tensor:
     """Return −1 for the lowest ranks of each filter, +1 for the highest, 0 for the middle ones.
 
@@ -92,30 +80,18 @@ def prune_middle_ranks(latents: Tensor, sparsity: float | Tensor, p_pos: float =
     >>> prune_middle_ranks(torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]]), 1 / 3)
     tensor([[-1., -1.,  0.,  0.,  1.,  1.]])
     """
-    connections = as_filters(latents).shape[1]
-    if not isinstance(sparsity, Tensor):
-        kept = connections - pruned_count(connections, sparsity)
-        positives = positive_count(kept, p_pos)
-        return keep_outer_ranks(latents, kept - positives, positives)
-    remaining = connections - _pruned_count(connections, sparsity, "filter")
-    above = positive_counts(remaining, p_pos)
+    check_latents(latents)
     rows = as_filters(latents.detach())
-    symbols = _rank_by_count(rows, remaining - above) + _rank_by_count(rows, connections - above)
+    connections = rows.shape[1]
+    if isinstance(sparsity, Tensor):
+        kept = connections - _pruned_count(connections, sparsity, "filter")
+        above = positive_counts(kept, p_pos)
+        symbols = _rank_by_count(rows, kept - above) + _rank_by_count(rows, connections - above)
+    else:
+        remaining = connections - pruned_count(connections, sparsity)
+        positives = positive_count(remaining, p_pos)
+        symbols = rank_rows(rows, remaining - positives) + rank_rows(rows, connections - positives)
     return symbols.div_(2).view(latents.shape)
-
-
-def released_counts(connections: int, sparsity: float) -> tuple[int, int]:
-    """Return the counts of −1 and +1 that the paper's released code gives a pruned filter.
-
-    It truncates two products, so that at most sparsities +1 has one more and the zeros are off by one: 576 connections
-    at one tenth give 259, 57 zeros and 260. Kept for comparison with its runs.
-
-    >>> released_counts(576, 0.1), released_counts(576, 0.5)
-    ((259, 260), (144, 144))
-    """
-    check_sparsity(sparsity)
-    share = float(sparsity)
-    return int((1 - share) / 2 * connections), connections - int((1 + share) / 2 * connections)
 
 
 def ramped_sparsity(progress: Tensor, sparsity: float, ramp: float) -> Tensor:

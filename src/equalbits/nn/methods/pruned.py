@@ -98,15 +98,16 @@ class PrunedBiHalf(PrunedQuantizer):
     norm needs. With ``ramp`` the sparsity rises from one half over that share of training
     (:func:`~equalbits.nn.set_progress`). A global ranking is made by :func:`~equalbits.nn.set_global_masks_`; before
     the first call every weight is kept. With a ramp or a global ranking the symbols are also multiplied by
-    ``√((1 − sparsity) / share kept)``, so that the scale fits the weights currently kept. ``released_counts`` uses the
-    counts of the paper's released code, which are off balance by one at most sparsities; it then guarantees no share.
-    A filter may become empty: see :func:`~equalbits.nn.empty_filters`.
+    ``√((1 − sparsity) / share kept)``, so that the scale fits the weights currently kept. A filter may become empty:
+    see :func:`~equalbits.nn.empty_filters`.
 
     >>> PrunedBiHalf(1 / 3)(torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]]))
     tensor([[-1., -1.,  0.,  0.,  1.,  1.]])
     >>> PrunedBiHalf(1 / 3, by="magnitude")(torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]]))
     tensor([[ 0.,  0., -1., -1.,  1.,  1.]])
     """
+
+    p_pos: float
 
     def __init__(
         self,
@@ -118,15 +119,11 @@ class PrunedBiHalf(PrunedQuantizer):
         scale_fan: bool = True,
         train_latent: bool = True,
         ramp: float = 0.0,
-        released_counts: bool = False,
     ) -> None:
         F.check_p_pos(p_pos)
         _check_rule(by, scope, train_latent)
-        if released_counts and (by != "rank" or p_pos != 0.5 or ramp):
-            raise ValueError("released_counts=True is the released code's rule: only by='rank', p_pos=0.5, ramp=0")
         super().__init__(sparsity, scope or _SCOPES[by][0], scale_fan=scale_fan, ramp=ramp)
-        self.by, self.train_latent, self.released_counts = by, train_latent, released_counts
-        self.p_pos = None if released_counts else p_pos
+        self.by, self.train_latent, self.p_pos = by, train_latent, p_pos
 
     def fit_(self, latents: Tensor) -> None:
         """Create the scores, and the mask of a global ranking."""
@@ -140,8 +137,6 @@ class PrunedBiHalf(PrunedQuantizer):
 
     def symbols(self, latents: Tensor) -> Tensor:
         """Return −1, 0 and +1 with exact counts."""
-        if self.p_pos is None:
-            return F.keep_outer_ranks(latents, *F.released_counts(F.as_filters(latents).shape[1], self.sparsity))
         if self.by == "rank":
             return F.prune_middle_ranks(latents, self.current_sparsity(), self.p_pos)
         return F.transport_symbols(latents, self.p_pos, mask=self.mask(latents))
