@@ -1,15 +1,14 @@
 """Download a data set from its publisher: resumable, verified by checksum, unpacked atomically."""
 
-import os
 import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+
+from filelock import FileLock
 
 from equalbits._extras import install_hint
 from equalbits.data.cifar import EDITIONS, Edition
@@ -36,7 +35,7 @@ def download_dataset(name: str, root: str | Path | None = None, *, progress: boo
         raise DataError(f"downloads need pooch: {install_hint('train')}")
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(home):
+        with FileLock(home.with_name(f".{name}.lock")):
             return _complete(edition, home) or _download(edition, home, progress=progress)
     except OSError as error:
         raise DataError(
@@ -57,22 +56,6 @@ def _download(edition: Edition, home: Path, *, progress: bool) -> Path:
     if given is None:
         archive.unlink()
     return home / edition.folder
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Wait until no other process or thread downloads to a folder; where it cannot be locked, do not wait."""
-    held = None
-    with suppress(OSError, ImportError):  # Windows has no fcntl, and a network disk may have no locks
-        import fcntl
-
-        held = os.open(folder, os.O_RDONLY)
-        fcntl.flock(held, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        if held is not None:
-            os.close(held)
 
 
 def _fetch(edition: Edition, home: Path, *, progress: bool) -> Path:
