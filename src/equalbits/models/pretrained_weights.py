@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from equalbits._extras import install_hint
 from equalbits._text import html_table
+from equalbits.models.timm_models import PREFIX, timm_creator
 from equalbits.runtime import find_checkpoint
 
 _NONE = torch.empty(0)
@@ -50,7 +50,7 @@ def load_real(model: nn.Module, source: nn.Module | Mapping[str, Tensor] | str |
     1 module got weights, 2 are new: 1, 2
     """
     theirs, ours = _groups(_state_dict(source)), _groups(model.state_dict())
-    pairs = _by_name(ours, theirs)
+    pairs = {name: name for name, own in ours.items() if name in theirs and _fits(own, theirs[name])}
     if 2 * _count(ours, pairs) < _count(ours, ours):
         pairs = _by_order(ours, theirs)
         layers = [name for name, group in ours.items() if group.get("weight", _NONE).dim() > 1]
@@ -75,8 +75,8 @@ def _state_dict(source: nn.Module | Mapping[str, Tensor] | str | os.PathLike[str
     if isinstance(source, Mapping):
         return source
     word = os.fspath(source)
-    if word.startswith("timm:"):
-        return _timm_weights(word.removeprefix("timm:"))
+    if word.startswith(PREFIX):
+        return _timm_weights(word)
     if word.startswith("zoo:"):
         word = str(find_checkpoint(word))
     from safetensors import SafetensorError
@@ -101,18 +101,12 @@ def _state_dict(source: nn.Module | Mapping[str, Tensor] | str | os.PathLike[str
 
 
 def _timm_weights(name: str) -> Mapping[str, Tensor]:
+    create = timm_creator(name)
     try:
-        from timm import create_model, list_models
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision of another torch
-        raise ValueError(f"timm:{name} needs timm ({error}): {install_hint('timm')}") from None
-    if name not in list_models():
-        raise ValueError(f"timm has no model {name!r}: timm.list_models(pretrained=True) lists them")
-    try:
-        weights: Mapping[str, Tensor] = create_model(name, pretrained=True).state_dict()
+        return create(pretrained=True).state_dict()
     except (OSError, RuntimeError) as error:  # there are none, or the Hub was not reached
         reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(f"timm:{name}: its pretrained weights could not be loaded: {reason}") from error
-    return weights
+        raise ValueError(f"{name}: its pretrained weights could not be loaded: {reason}") from error
 
 
 def _groups(state: Mapping[str, Tensor]) -> dict[str, Group]:
@@ -129,10 +123,6 @@ def _fits(own: Group, other: Group) -> bool:
     """Return whether two modules have a weight of one shape, and agree in what else both have."""
     shared = own.keys() & other.keys()
     return "weight" in shared and all(own[part].shape == other[part].shape for part in shared)
-
-
-def _by_name(ours: Mapping[str, Group], theirs: Mapping[str, Group]) -> dict[str, str]:
-    return {name: name for name, own in ours.items() if name in theirs and _fits(own, theirs[name])}
 
 
 def _by_order(ours: Mapping[str, Group], theirs: Mapping[str, Group]) -> dict[str, str]:

@@ -14,32 +14,41 @@ PREFIX = "timm:"
 
 def timm_builder(name: str) -> Callable[..., nn.Module]:
     """Return the function that creates the network ``timm:NAME``; raise where timm has none of this name."""
+    return partial(_create, timm_creator(name))
+
+
+def timm_creator(name: str) -> Callable[..., nn.Module]:
+    """Return timm's function that creates its network of this name; raise where there is none."""
     try:
-        from timm import list_models
+        import timm
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision of another torch
         raise ValueError(f"{name} needs timm ({error}): {install_hint('timm')}") from None
-    if name.removeprefix(PREFIX) not in list_models():
-        raise ValueError(f"timm has no model {name.removeprefix(PREFIX)!r}: timm.list_models() lists them")
-    return partial(_create, name=name.removeprefix(PREFIX))
+    short = name.removeprefix(PREFIX)
+    if short not in timm.list_models():
+        raise ValueError(f"timm has no model {short!r}: timm.list_models() lists them")
+    return partial(timm.create_model, short)
 
 
 def _create(
-    layers: LayerFactory, num_classes: int, *, name: str = "", in_channels: int = 3, image_size: int = 224
+    create: Callable[..., nn.Module],
+    layers: LayerFactory,
+    num_classes: int,
+    *,
+    in_channels: int = 3,
+    image_size: int = 224,
 ) -> nn.Module:
     """Create a network of timm with new weights, and make its inner layers binary."""
-    from timm import create_model
-
     if layers.init != "torch":
         raise ValueError(
             f"model.init={layers.init}: networks of timm have their own initialization: add --set model.init=torch"
         )
     try:
-        model: nn.Module = create_model(name, num_classes=num_classes, in_chans=in_channels, img_size=image_size)
+        model = create(num_classes=num_classes, in_chans=in_channels, img_size=image_size)
     except TypeError:  # convolutional networks take any size
-        model = create_model(name, num_classes=num_classes, in_chans=in_channels)
+        model = create(num_classes=num_classes, in_chans=in_channels)
     if layers.weight_quantizer is None:
         if layers.input_quantizer is not None:
-            raise ValueError(f"timm:{name}: binary inputs need binary weights; set model.weight_quantizer")
+            raise ValueError("binary inputs need binary weights; set model.weight_quantizer")
         return model
     binarize_(model, layers.weight_quantizer, input_quantizer=layers.input_quantizer)
     if layers.input_quantizer is not None:
