@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves
 
 from equalbits import functional as F
 from equalbits.functional import conv_as_matmul, gradients_from_bits
-from equalbits.functional.fused_norm import PRELU
+from equalbits.functional.fused_prelu import PRELU
 from equalbits.functional.fused_rprelu import RPRELU
 from equalbits.functional.packed_bits import BitLayout
 from equalbits.nn import BinaryLayer, fused_norm
@@ -87,7 +87,7 @@ def unpack(layout: BitLayout, packed: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(layout.shape, dtype=dtype, memory_format=form)
 
 
-def over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any, overwrite: bool) -> tuple[Tensor, ...]:
+def over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> tuple[Tensor, ...]:
     """Allocate as the gradients of the norm with PReLU, written over its input."""
     stats = others[-1]
     total = c.new_empty(0) if g_s is None else torch.empty_like(g_s)
@@ -231,8 +231,8 @@ def main() -> None:
     real = 0.0
     for way in options.ways.split("|"):
         forward, backward = compiled_code(way, case)
-        BitLayout.unpack, PRELU.gradients = unpack, over_input  # type: ignore[assignment, method-assign]
-        RPRELU.gradients = over_input_of_rprelu  # type: ignore[assignment, method-assign]
+        BitLayout.unpack, PRELU.reference_backward = unpack, over_input  # type: ignore[method-assign]
+        RPRELU.reference_backward = over_input_of_rprelu
         parameters, forward_peak = peak_of(forward, keep_inputs=True)
         kept, backward_peak = peak_of(backward, keep_inputs=False)
         BitLayout.unpack = unpack_really  # type: ignore[method-assign]

@@ -27,7 +27,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from equalbits.functional import fused_norm, packed_bits, ranking
+from equalbits.functional import fused_prelu, packed_bits, ranking
 from equalbits.functional.kernels import pack_bits, prelu_norm_add_sign, rank_rows
 from equalbits.models import create_model, residual_blocks
 from equalbits.nn import BinaryConv2d, BinaryLinear, SignActivation
@@ -77,7 +77,7 @@ def run_as_on_a_gpu() -> None:
     """Make the code choose its GPU branches on a CPU, without launching kernels."""
     driver.set_active(NoDriver())
     JITFunction._do_compile = compile_nothing
-    fused_norm.PRELU.kernels = lambda _: prelu_norm_add_sign  # type: ignore[assignment, method-assign]
+    fused_prelu.PRELU.kernels = lambda _: prelu_norm_add_sign  # type: ignore[assignment, method-assign]
     for module, kernels in ((ranking, rank_rows), (packed_bits, pack_bits)):
         module._gpu_for = lambda _, kernels=kernels: kernels  # type: ignore[attr-defined]
 

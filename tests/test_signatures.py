@@ -20,9 +20,9 @@ KEPT = {
     "models/resnet.py imagenet_resnet": "registered as partial(imagenet_resnet, depth), which takes six",
     "models/resnet.py resnet": "the options of one network, named in recipes and their TOML files",
     "nn/methods/pruned.py __init__": "the settings of one method, named in recipes and their TOML files",
-    "functional/fused_norm.py prelu_norm_add_sign": "the tensors of batch_norm, prelu and add, as torch passes them",
-    "functional/fused_norm.py reference_forward": "the schema of a torch operator",
-    "functional/fused_norm.py reference_backward": "the schema of a torch operator",
+    "functional/fused_prelu.py prelu_norm_add_sign": "the tensors of batch_norm, prelu and add, as torch passes them",
+    "functional/fused_prelu.py reference_forward": "the schema of a torch operator",
+    "functional/fused_prelu.py reference_backward": "the schema of a torch operator",
 }
 
 

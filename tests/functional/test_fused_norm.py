@@ -13,12 +13,8 @@ from torch.nn import functional as nnf
 
 import equalbits
 from equalbits.functional import clipped, prelu_norm_add_sign, sign_symbols
-from equalbits.functional.fused_norm import (
-    PRELU,
-    as_rows,
-    reference_forward,
-    update_running_stats,
-)
+from equalbits.functional.fused_norm import as_rows, update_running_stats
+from equalbits.functional.fused_prelu import PRELU, reference_forward
 from equalbits.functional.packed_bits import pack_by_shifts
 
 SHAPES = ((7, 3), (4, 10, 3, 2), (3, 16, 2, 2))
@@ -174,7 +170,7 @@ def test_without_triton_a_gpu_uses_the_reference() -> None:
     program = """
 import sys, torch, equalbits.functional
 from types import SimpleNamespace
-from equalbits.functional.fused_norm import PRELU
+from equalbits.functional.fused_prelu import PRELU
 assert "triton" not in sys.modules
 sys.modules["triton"] = None
 assert PRELU.kernels(SimpleNamespace(device=torch.device("cuda"), dtype=torch.float32)) is None

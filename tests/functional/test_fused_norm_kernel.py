@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional import prelu_norm_add_sign, sign_symbols, surrogate
-from equalbits.functional.fused_norm import PRELU, as_rows, reference_backward, reference_forward
+from equalbits.functional.fused_norm import as_rows
+from equalbits.functional.fused_prelu import PRELU, reference_backward, reference_forward
 from equalbits.functional.packed_bits import pack_by_shifts
 
 #: Shapes (batch, channel, height, width) of a binary ResNet-18 at batch 128, and odd ones that fill no tile.

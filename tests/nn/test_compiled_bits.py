@@ -10,7 +10,7 @@ from functorch.compile import make_boxed_func
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
-from equalbits.functional.fused_norm import PRELU
+from equalbits.functional.fused_prelu import PRELU
 from equalbits.functional.fused_rprelu import RPRELU
 from equalbits.functional.gradients_from_bits import (
     ConvSettings,

@@ -15,7 +15,6 @@ from equalbits.functional.entropy import count_flips as count_flips
 from equalbits.functional.entropy import filter_entropy as filter_entropy
 from equalbits.functional.estimators import ScaledSymbols as ScaledSymbols
 from equalbits.functional.estimators import check_beta as check_beta
-from equalbits.functional.estimators import check_sharpness as check_sharpness
 from equalbits.functional.estimators import clipped as clipped
 from equalbits.functional.estimators import decaying as decaying
 from equalbits.functional.estimators import ede_sharpness as ede_sharpness
@@ -25,10 +24,11 @@ from equalbits.functional.estimators import straight_through as straight_through
 from equalbits.functional.estimators import surrogate as surrogate
 from equalbits.functional.estimators import swish_sign as swish_sign
 from equalbits.functional.estimators import triangle_slope as triangle_slope
+from equalbits.functional.estimators import with_gradient as with_gradient
 from equalbits.functional.execution_mode import is_plain as is_plain
 from equalbits.functional.execution_mode import is_plain_execution as is_plain_execution
-from equalbits.functional.fused_norm import prelu_norm_add_sign as prelu_norm_add_sign
 from equalbits.functional.fused_norm import update_running_stats as update_running_stats
+from equalbits.functional.fused_prelu import prelu_norm_add_sign as prelu_norm_add_sign
 from equalbits.functional.fused_rprelu import RPReLUParameters as RPReLUParameters
 from equalbits.functional.fused_rprelu import norm_add_rprelu_sign as norm_add_rprelu_sign
 from equalbits.functional.gradients_from_bits import ConvSettings as ConvSettings
@@ -39,6 +39,7 @@ from equalbits.functional.inputs_as_bits import saves_signs as saves_signs
 from equalbits.functional.inputs_as_bits import sign_as_bits as sign_as_bits
 from equalbits.functional.optimal_transport import as_filters as as_filters
 from equalbits.functional.optimal_transport import check_p_pos as check_p_pos
+from equalbits.functional.optimal_transport import exchange_channels as exchange_channels
 from equalbits.functional.optimal_transport import is_number as is_number
 from equalbits.functional.optimal_transport import positive_count as positive_count
 from equalbits.functional.optimal_transport import scaled_transport_symbols as scaled_transport_symbols

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.functional.estimators import ScaledSymbols
+from equalbits.functional.estimators import ScaledSymbols, with_gradient
 from equalbits.functional.gradients_from_bits import ConvSettings
 from equalbits.functional.inputs_as_bits import convolve_signs, linear_of_signs
 from equalbits.functional.packed_bits import SignBits
@@ -40,7 +40,7 @@ def convolve(
     if signs and not as_matmul:
         bits = signs if isinstance(signs, SignBits) else None
         return convolve_signs(inputs, weight, bias, ConvSettings(stride, padding), bits=bits)
-    weight = weight.with_gradient() if isinstance(weight, ScaledSymbols) else weight
+    weight = with_gradient(weight)
     if not as_matmul:
         return nnf.conv2d(inputs, weight, bias, stride, padding)
     if pixelwise:

@@ -56,13 +56,14 @@ class ScaledSymbols(NamedTuple):
     latents: Tensor
     scale: Tensor
 
-    def with_gradient(self) -> Tensor:
-        """Return the values, with their gradient."""
-        return surrogate(self.latents, self.values, self.scale)
-
     def of_latents(self, gradient: Tensor) -> Tensor:
         """Return the gradient of the latents from that of the values."""
         return gradient.to(self.latents.dtype) * self.scale
+
+
+def with_gradient(weight: Tensor | ScaledSymbols) -> Tensor:
+    """Return a weight with its gradient."""
+    return surrogate(weight.latents, weight.values, weight.scale) if isinstance(weight, ScaledSymbols) else weight
 
 
 def clipped(reals: Tensor, symbols: Tensor, *, inclusive: bool = False) -> Tensor:
@@ -118,12 +119,6 @@ def ede_sharpness(progress: Tensor, t_min: float = 0.1, t_max: float = 10.0) -> 
     [0.1, 1.0, 10.0]
     """
     return t_min * (t_max / t_min) ** progress
-
-
-def check_sharpness(t_min: float, t_max: float) -> None:
-    """Raise unless ``0 < t_min ≤ t_max < ∞``."""
-    if not 0 < t_min <= t_max < math.inf:
-        raise ValueError(f"t_min={t_min}, t_max={t_max}: the sharpness must grow from a value above 0 to a finite one")
 
 
 def triangle_slope(reals: Tensor, sharpness: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
-"""Mode of execution: plain, compiled, traced, or transformed by ``torch.func``."""
+"""Mode of execution: plain, compiled, traced, or transformed by ``torch.func``; by kernels on a GPU, or without."""
 
 from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -33,6 +35,16 @@ def is_plain(tensor: Tensor) -> bool:
     The Python code around a custom operator takes longer than a small layer.
     """
     return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta and is_plain_execution()
+
+
+def kernels_for(name: str, tensor: Tensor) -> ModuleType | None:
+    """Import the kernels called ``name`` when first needed; None on another device or without Triton."""
+    if tensor.device.type != "cuda":
+        return None
+    try:
+        return import_module(f"equalbits.functional.kernels.{name}")
+    except ImportError:
+        return None
 
 
 def plain_twin(forward: Callable[..., Any], setup_context: Callable[..., None], backward: Callable[..., Any]) -> Any:

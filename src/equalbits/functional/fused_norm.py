@@ -1,13 +1,12 @@
-"""PReLU, batch norm, shortcut and sign between two binary convolutions, as one operation with its backward.
+"""Fused norms as torch operators: what the two of them, ``fused_prelu`` and ``fused_rprelu``, have in common.
 
-Compiled from separate operations these take a dozen passes over memory, longer than the convolutions around them. Here
-they are torch operators, opaque to compile and CUDA graphs (:class:`FusedNorm`). The reference functions below define
-them and run anywhere; a GPU uses the kernels of ``kernels/prelu_norm_add_sign.py``. The backward keeps the input and
-one bit per output, not the output itself; the signs are written as bits, too, for the convolution that reads them.
+A batch norm, shortcut and activation compiled from separate operations take a dozen passes over memory, longer than the
+convolutions around them. As operators they are opaque to compile and CUDA graphs. Reference functions define them and
+run anywhere; a GPU uses kernels.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
+from functools import partial
 from itertools import zip_longest
 from types import ModuleType
 from typing import Any
@@ -15,18 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equalbits.functional.binarize import sign_symbols
-from equalbits.functional.execution_mode import is_plain, is_plain_execution, plain_twin
-from equalbits.functional.gradients_from_bits import ANY_LAYOUT, SETTINGS, ConvSettings, in_format
-from equalbits.functional.packed_bits import BitLayout, pack_bits, unpack_bits
+from equalbits.functional.execution_mode import is_plain, is_plain_execution, kernels_for, plain_twin
+from equalbits.functional.gradients_from_bits import SETTINGS, ConvSettings, in_format, operator
+from equalbits.functional.packed_bits import BitLayout
 from equalbits.functional.precision import at_least_float32
 
-#: Rows of the statistics, one value per channel: of the PReLU output, then sums over its inputs up to 0.
-MEAN, VARIANCE, INVERSE_DEVIATION, LOW_SUM, LOW_SQUARES = range(5)
+#: Rows of the statistics, one value per channel.
+MEAN, VARIANCE, INVERSE_DEVIATION = range(3)
 
-_Tensors = tuple[Tensor, ...]
+Tensors = tuple[Tensor, ...]
 #: A reference function and the number of tensors that it returns.
-_Reference = tuple[Callable[..., _Tensors], int]
+Reference = tuple[Callable[..., Tensors], int]
 # Given, since torch 2.6 cannot infer it for lists of tensors.
 _UPDATE = "(Tensor(a0!)[] running, Tensor(a1!)[] counts, Tensor[] latest, float[] factors, float momentum) -> ()"
 
@@ -45,25 +43,22 @@ class FusedNorm:
         self,
         name: str,
         schemas: tuple[str, str],
-        forward: _Reference,
-        backward: _Reference,
-        save: Callable[[Sequence[Any], _Tensors], tuple[Tensor | None, ...]],
+        forward: Reference,
+        backward: Reference,
+        save: Callable[[Sequence[Any], Tensors], tuple[Tensor | None, ...]],
         input_gradients: Callable[..., tuple[Tensor | None, ...]],
     ) -> None:
         (inputs, saved), outputs, results = schemas, _tensors(forward[1]), _tensors(backward[1])
         self.name, self.save, self.input_gradients = name, save, input_gradients
         self.reference_forward, self.reference_backward, self.saved = forward[0], backward[0], saved.count(",") + 1
         gradients = "Tensor? g_y, Tensor? g_s"
-        self.forward_op = _operator(name, f"(Tensor c, {inputs}) -> {outputs}", forward[0], forward[0])
-        self.backward_op = _operator(
-            f"{name}_backward", f"({gradients}, Tensor c, {saved}) -> {results}", backward[0], backward[0]
-        )
+        self.forward_op = operator(name, f"(Tensor c, {inputs}) -> {outputs}", forward[0])
+        self.backward_op = operator(f"{name}_backward", f"({gradients}, Tensor c, {saved}) -> {results}", backward[0])
         convolved = f"Tensor packed, Tensor weight, {saved}, SymInt[] shape, bool channels_last, {SETTINGS}"
-        self.recomputed_op = _operator(
+        self.recomputed_op = operator(
             f"recomputed_{name}_backward",
             f"({gradients}, {convolved}) -> {results}",
             self.recomputed_gradients,
-            self._fake_recomputed,
         )
         self.forward_op.register_kernel("cuda")(self.forward)
         self.backward_op.register_kernel("cuda")(self.gradients)
@@ -76,23 +71,18 @@ class FusedNorm:
         return (self.plain.apply if is_plain(c) else self.forward_op)(c, *others)
 
     def kernels(self, c: Tensor) -> ModuleType | None:
-        """Import kernels when first needed; None on another device, without Triton or for an unsupported dtype."""
-        if c.device.type != "cuda":
-            return None
-        try:
-            gpu = import_module(f"equalbits.functional.kernels.{self.name}")
-        except ImportError:
-            return None
-        return gpu if c.dtype in gpu.DTYPES else None
+        """Return the module of kernels; None on another device, without Triton or for an unsupported dtype."""
+        gpu = kernels_for(self.name, c)
+        return gpu if gpu and c.dtype in gpu.DTYPES else None
 
-    def forward(self, c: Tensor, *others: Any) -> _Tensors:
+    def forward(self, c: Tensor, *others: Any) -> Tensors:
         """Return the outputs, computed by the kernels on a GPU."""
         gpu = self.kernels(c)
         return gpu.forward(c, *others) if gpu else self.reference_forward(c, *others)
 
     def gradients(
         self, g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any, overwrite: bool = False
-    ) -> _Tensors:
+    ) -> Tensors:
         """Return the results of the backward; with ``overwrite`` a GPU writes the gradient of ``c`` into its memory."""
         gpu = self.kernels(c)
         if gpu is None:
@@ -101,24 +91,18 @@ class FusedNorm:
 
     def recomputed_gradients(
         self, g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, *others: Any
-    ) -> _Tensors:
+    ) -> Tensors:
         """Return :meth:`gradients` where ``c`` is a convolution, computed again from the bits of its input."""
         saved, (shape, channels_last, *form) = others[: self.saved], others[self.saved :]
         signs = BitLayout(tuple(shape), channels_last).unpack(packed, weight.dtype)
         c = torch.convolution(signs, weight, None, *ConvSettings(*form))
         del signs
-        g_residual, g_c, *rest = self.gradients(g_y, g_s, c, *saved, overwrite=True)
+        # A compiler that infers shapes has tensors without data.
+        gradients = partial(self.gradients, overwrite=True) if is_plain(c) else self.reference_backward
+        g_residual, g_c, *rest = gradients(g_y, g_s, c, *saved)
         return g_residual, in_format(g_c, channels_last=True), *rest
 
-    def _fake_recomputed(
-        self, g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, *others: Any
-    ) -> _Tensors:
-        like = g_y if g_s is None else g_s
-        assert like is not None  # as backward checks
-        c = weight.new_empty(like.shape).contiguous(memory_format=torch.channels_last)
-        return self.reference_backward(g_y, g_s, c, *others[: self.saved])
-
-    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: _Tensors) -> None:
+    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
         """Keep what the backward needs; signs that were not asked for have no gradient, nor have the statistics."""
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(() if output[1].numel() else output[1:2]), *output[2:])
@@ -133,12 +117,6 @@ class FusedNorm:
         return found[1], *wanted(self.input_gradients(g_y, g_s, saved, found), ctx.needs_input_grad[1:])
 
 
-def _operator(name: str, schema: str, function: Callable[..., _Tensors], fake: Callable[..., _Tensors]) -> Any:
-    operator = torch.library.custom_op(f"equalbits::{name}", function, schema=schema, **ANY_LAYOUT)
-    operator.register_fake(fake)
-    return operator
-
-
 def _tensors(count: int) -> str:
     return f"({', '.join(count * ['Tensor'])})"
 
@@ -146,38 +124,6 @@ def _tensors(count: int) -> str:
 def wanted(gradients: Iterable[Tensor | None], needed: Iterable[bool]) -> list[Tensor | None]:
     """Return the gradients that are needed, None for other inputs."""
     return [gradient if need else None for gradient, need in zip_longest(gradients, needed)]
-
-
-def prelu_norm_add_sign(
-    c: Tensor,
-    slope: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    residual: Tensor | None = None,
-    *,
-    eps: float = 1e-5,
-    signs: bool = False,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
-    """Return ``y = batch_norm(prelu(c)) + residual``, its signs, their bits, and the batch's mean and variance.
-
-    ``c`` is (batch, channel, …); ``slope`` has one entry per channel or one for all; None means no PReLU. With
-    ``signs`` the second result is +1 where ``y ≥ 0``, −1 elsewhere, and its gradient passes where ``|y| < 1``
-    (:func:`~equalbits.functional.clipped`); the third holds ``y ≥ 0`` as bits, (position, byte of 8 channels), for
-    :func:`~equalbits.functional.convolve_signs`. Without it both are None. ``y`` has the dtype of ``c`` and is channels
-    last. The variance is biased, as used for normalization; mean and variance have no gradient. For the running
-    variance multiply it by ``n / (n − 1)``, with ``n = c.numel() / channels``.
-    """
-    channels = c.shape[1]
-    if c.numel() < 2 * channels:
-        raise ValueError(f"c has shape {tuple(c.shape)}: a batch norm in training needs two values for each channel")
-    fits = weight.shape == (channels,) and bias.shape == (channels,)
-    fits = fits and (slope is None or slope.shape == (channels,) or slope.shape == (1,))
-    if not fits or (residual is not None and residual.shape != c.shape):
-        shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (slope, weight, bias, residual)]
-        raise ValueError(f"slope, weight, bias and residual have shapes {shapes}, which do not fit c, {tuple(c.shape)}")
-    residual = None if residual is None else residual.to(c.dtype)
-    y, s, positive, _, stats = PRELU(c, slope, weight, bias, residual, eps, signs)
-    return y, s if signs else None, positive if signs else None, stats[MEAN], stats[VARIANCE]
 
 
 def as_rows(tensor: Tensor) -> Tensor:
@@ -190,83 +136,9 @@ def from_rows(rows: Tensor, c: Tensor) -> Tensor:
     return rows.view(c.shape[0], *c.shape[2:], c.shape[1]).movedim(-1, 1)
 
 
-def reference_forward(
-    c: Tensor,
-    slope: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    residual: Tensor | None,
-    eps: float,
-    signs: bool,
-) -> _Tensors:
-    """Return ``y``, its signs, the bits of ``y ≥ 0`` and of ``|y| < 1``, and the statistics.
-
-    Without ``signs`` the second, third and fourth are empty.
-    """
-    rows = wide_rows(c)
-    z = rows if slope is None else torch.where(rows > 0, rows, slope * rows)
-    variance, mean = torch.var_mean(z, dim=0, correction=0)
-    inverse = (variance + eps).rsqrt()
-    wide_y = (z - mean) * inverse * weight + bias
-    y = (wide_y if residual is None else wide_y + wide_rows(residual)).to(c.dtype)
-    low = rows.clamp(max=0)
-    stats = torch.stack((mean, variance, inverse, low.sum(dim=0), low.square().sum(dim=0)))
-    if not signs:
-        no_bits = (c.new_empty(0, dtype=torch.uint8) for _ in range(2))
-        return from_rows(y, c), c.new_empty(0), *no_bits, stats
-    return from_rows(y, c), from_rows(sign_symbols(y), c), pack_bits(y >= 0), pack_bits(y.abs() < 1), stats
-
-
-def reference_backward(
-    g_y: Tensor | None, g_s: Tensor | None, c: Tensor, slope: Tensor | None, weight: Tensor, near: Tensor, stats: Tensor
-) -> _Tensors:
-    """Return the gradients of ``y`` (empty if equal to ``g_y``), of ``c``, of (weight, bias), and of the slope."""
-    g = torch.zeros((), dtype=c.dtype, device=c.device) if g_y is None else as_rows(g_y)
-    total = c.new_empty(0)
-    if g_s is not None:
-        g = (g + wide_rows(g_s) * unpack_bits(near, c.shape[1])).to(c.dtype)
-        total = from_rows(g, c)
-    g, rows, count = g.to(stats.dtype), wide_rows(c), c.numel() // c.shape[1]
-    z = rows if slope is None else torch.where(rows > 0, rows, slope * rows)
-    normed = (z - stats[MEAN]) * stats[INVERSE_DEVIATION]
-    g_bias, g_weight = g.sum(dim=0), (g * normed).sum(dim=0)
-    g_z = weight * stats[INVERSE_DEVIATION] * (g - g_bias / count - normed * g_weight / count)
-    g_c = g_z if slope is None else torch.where(rows > 0, g_z, slope * g_z)
-    g_slope = stats.new_empty(0) if slope is None else (g_z * rows.clamp(max=0)).sum(dim=0)
-    return total, from_rows(g_c.to(c.dtype), c), torch.stack((g_weight, g_bias)), g_slope
-
-
 def wide_rows(tensor: Tensor) -> Tensor:
     """Return :func:`as_rows` in at least float32."""
     return as_rows(tensor).to(at_least_float32(tensor.dtype))
-
-
-def _save(inputs: Sequence[Any], output: _Tensors) -> tuple[Tensor | None, ...]:
-    return inputs[0], inputs[1], *output[3:]
-
-
-def _input_gradients(
-    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: _Tensors
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of slope, weight, bias and residual."""
-    total, _, g_affine, g_slope = found
-    g_weight, g_bias = g_affine.unbind()
-    if saved[0] is not None and saved[0].shape[0] == 1:
-        g_slope = g_slope.sum(dim=0, keepdim=True)
-    return g_slope, g_weight, g_bias, g_y if g_s is None else total
-
-
-PRELU = FusedNorm(
-    "prelu_norm_add_sign",
-    (
-        "Tensor? slope, Tensor gain, Tensor bias, Tensor? residual, float eps, bool signs",
-        "Tensor? slope, Tensor gain, Tensor near, Tensor stats",
-    ),
-    forward=(reference_forward, 5),
-    backward=(reference_backward, 4),
-    save=_save,
-    input_gradients=_input_gradients,
-)
 
 
 def update_running_stats(

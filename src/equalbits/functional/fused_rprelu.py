@@ -1,8 +1,7 @@
 """Batch norm, shortcut, RPReLU and RSign between two binary convolutions, as one operation with its backward.
 
-The blocks of ReActNet have them in this order; those with PReLU are :mod:`equalbits.functional.fused_norm`, which
-explains the form: reference functions that run anywhere, as opaque torch operators, and kernels for a GPU. The
-backward keeps the two inputs, the convolution's output and the shortcut, and computes the rest from them.
+The blocks of ReActNet have them in this order; those with PReLU are in ``fused_prelu``. The backward keeps the two
+inputs, the convolution's output and the shortcut, and computes the rest from them.
 """
 
 from collections.abc import Sequence
@@ -12,10 +11,9 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.binarize import sign_symbols
-from equalbits.functional.fused_norm import INVERSE_DEVIATION, MEAN, VARIANCE, FusedNorm, from_rows, wide_rows
+from equalbits.functional.fused_norm import INVERSE_DEVIATION, MEAN, VARIANCE, FusedNorm, Tensors, from_rows, wide_rows
 from equalbits.functional.packed_bits import pack_bits
 
-_Tensors = tuple[Tensor, ...]
 _INPUTS = "Tensor? residual, Tensor gain, Tensor bias, Tensor? before, Tensor slope, Tensor? after, Tensor? shift"
 
 
@@ -61,7 +59,7 @@ def norm_add_rprelu_sign(
     return y, *signs, stats[MEAN], stats[VARIANCE]
 
 
-def reference_forward(c: Tensor, residual: Tensor | None, *others: Any) -> _Tensors:
+def reference_forward(c: Tensor, residual: Tensor | None, *others: Any) -> Tensors:
     """Return ``y``, the signs of ``y + shift``, their bits, and the statistics; without ``shift`` two are empty."""
     weight, bias, *activation, shift, eps = others
     rows = wide_rows(c)
@@ -74,7 +72,7 @@ def reference_forward(c: Tensor, residual: Tensor | None, *others: Any) -> _Tens
     return from_rows(y, c), from_rows(sign_symbols(shifted).to(c.dtype), c), pack_bits(shifted >= 0), stats
 
 
-def reference_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Tensors:
+def reference_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> Tensors:
     """Return the gradients of the residual, of ``c``, and of weight, bias, before, slope, after; with g_s of shift."""
     residual, weight, bias, before, slope, after, shift, stats = others
     normed, inner, y = _recompute(c, residual, weight, bias, before, slope, after, stats)
@@ -102,12 +100,12 @@ def _recompute(c: Tensor, residual: Tensor | None, *others: Any) -> tuple[Tensor
     return normed, inner, (outer if after is None else outer + after).to(c.dtype)
 
 
-def _save(inputs: Sequence[Any], output: _Tensors) -> tuple[Tensor | None, ...]:
+def _save(inputs: Sequence[Any], output: Tensors) -> tuple[Tensor | None, ...]:
     return *inputs[:7], output[-1]
 
 
 def _input_gradients(
-    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: _Tensors
+    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: Tensors
 ) -> tuple[Tensor | None, ...]:
     g_sum, _, of_vectors = found
     return g_sum, *of_vectors[:5], None if g_s is None else of_vectors[5]

@@ -5,7 +5,7 @@ unpack all layers at the start of the backward pass, as nothing but the order of
 the memory that bits save would be lost again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -15,9 +15,16 @@ from torch import Tensor
 from equalbits.functional.packed_bits import BitLayout, SignBits, mask_by_bits
 
 # Lets a compiler pass channels-last tensors without copying them to the traced layout; torch before 2.8 copies.
-ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
+_ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
 if "tags" in signature(torch.library.custom_op).parameters:
-    ANY_LAYOUT["tags"] = (torch.Tag.flexible_layout,)
+    _ANY_LAYOUT["tags"] = (torch.Tag.flexible_layout,)
+
+
+def operator(name: str, schema: str, function: Callable[..., Any]) -> Any:
+    """Return a function of torch's operations as an operator; a compiler infers shapes by the function itself."""
+    made = torch.library.custom_op(f"equalbits::{name}", function, schema=schema, **_ANY_LAYOUT)
+    made.register_fake(function)
+    return made
 
 
 class ConvSettings(NamedTuple):
@@ -111,7 +118,7 @@ def _convolution(
     signs = [layout.unpack(packed, weight.dtype)]
     found = convolution_gradients(gradient, signs, weight, settings, wanted)
     kept = [gradient.new_empty(0) if each is None else each for each in found]
-    return in_format(kept[0], layout.channels_last), in_format_of(weight, kept[1]), kept[2]
+    return in_format(kept[0], layout.channels_last), in_format(kept[1], BitLayout.of(weight).channels_last), kept[2]
 
 
 def in_format(tensor: Tensor, channels_last: bool) -> Tensor:
@@ -120,54 +127,16 @@ def in_format(tensor: Tensor, channels_last: bool) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last if strided else torch.contiguous_format)
 
 
-def in_format_of(weight: Tensor, gradient: Tensor) -> Tensor:
-    """Return the gradient of a weight in the layout of the weight."""
-    return in_format(gradient, not weight.is_contiguous() and is_channels_last(weight))
-
-
-def is_channels_last(tensor: Tensor) -> bool:
-    """Return whether a tensor is an image batch in ``channels_last``."""
-    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-
-
-_convolution_op = torch.library.custom_op(
-    "equalbits::convolution_of_bits_backward",
+_LAYOUT = "SymInt[] shape, bool channels_last"
+_convolution_op = operator(
+    "convolution_of_bits_backward",
+    f"(Tensor gradient, Tensor packed, Tensor weight, {_LAYOUT}, {SETTINGS}, bool of_signs, bool of_weight, "
+    "bool of_bias) -> (Tensor, Tensor, Tensor)",
     _convolution,
-    schema="(Tensor gradient, Tensor packed, Tensor weight, SymInt[] shape, bool channels_last, "
-    f"{SETTINGS}, bool of_signs, bool of_weight, bool of_bias) -> (Tensor, Tensor, Tensor)",
-    **ANY_LAYOUT,
 )
-_weight_of_linear_op = torch.library.custom_op(
-    "equalbits::linear_of_bits_backward",
+_weight_of_linear_op = operator(
+    "linear_of_bits_backward",
+    f"(Tensor rows, Tensor packed, Tensor weight, {_LAYOUT}) -> Tensor",
     _weight_of_linear,
-    schema="(Tensor rows, Tensor packed, Tensor weight, SymInt[] shape, bool channels_last) -> Tensor",
-    mutates_args=(),
 )
-
-_masked_op = torch.library.custom_op(
-    "equalbits::masked_gradient",
-    _masked,
-    schema="(Tensor gradient, Tensor packed, SymInt[] shape, bool channels_last) -> Tensor",
-    **ANY_LAYOUT,
-)
-
-
-@_masked_op.register_fake
-def _(gradient: Tensor, packed: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
-    return in_format(gradient.new_empty(shape), channels_last)
-
-
-@_convolution_op.register_fake
-def _(
-    gradient: Tensor, packed: Tensor, weight: Tensor, shape: Sequence[int], channels_last: bool, *others: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    of_signs, of_weight, of_bias = others[6:]
-    g_signs = in_format(gradient.new_empty(shape), channels_last) if of_signs else gradient.new_empty(0)
-    g_weight = in_format_of(weight, weight.new_empty(weight.shape)) if of_weight else gradient.new_empty(0)
-    filters = weight.shape[1] * others[5] if others[3] else weight.shape[0]
-    return g_signs, g_weight, gradient.new_empty(filters if of_bias else 0)
-
-
-@_weight_of_linear_op.register_fake
-def _(rows: Tensor, packed: Tensor, weight: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
-    return rows.new_empty(weight.shape)
+_masked_op = operator("masked_gradient", f"(Tensor gradient, Tensor packed, {_LAYOUT}) -> Tensor", _masked)

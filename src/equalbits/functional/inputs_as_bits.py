@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.functional.estimators import ScaledSymbols
+from equalbits.functional.estimators import ScaledSymbols, with_gradient
 from equalbits.functional.gradients_from_bits import ConvSettings, product_gradients
 from equalbits.functional.packed_bits import BitLayout, SignBits, keeps_bits, mask_by_bits, sign_bits
 
@@ -75,7 +75,10 @@ def _product(
     bits: SignBits | None,
 ) -> Tensor:
     signs, source, symbols, bias = as_operands(signs, weight, bias)
-    bits = bits or known_bits(signs)
+    if bits is None:
+        layout, linked = BitLayout.of(signs), signs.requires_grad and not torch.compiler.is_compiling()
+        link = _Link.apply(signs) if linked else None  # type: ignore[no-untyped-call]
+        bits = SignBits(layout.pack(signs > 0), layout, link)
     kept = bits.packed, symbols, bits.layout, settings
     return _Product.apply(signs, bits.link, source, bias, *kept)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -95,12 +98,6 @@ def as_operands(
     return signs, values, None, bias
 
 
-def known_bits(signs: Tensor) -> SignBits:
-    """Return the bits of ±1 values."""
-    layout = BitLayout.of(signs)
-    return SignBits(layout.pack(signs > 0), layout, _link(signs))
-
-
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
     """Return the dtype to which autocast casts an operand of a product."""
     device = tensor.device.type
@@ -109,15 +106,8 @@ def autocast_dtype(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device)
 
 
-def _link(signs: Tensor) -> Tensor | None:
-    """Return zeros without memory through which the gradient of a gradient reaches ``signs``."""
-    if torch.compiler.is_compiling() or not signs.requires_grad:  # compiled code has no second gradient
-        return None
-    return _Link.apply(signs)  # type: ignore[no-any-return, no-untyped-call]
-
-
 class _ClippedSign(torch.autograd.Function):
-    """The clipped sign, its bits, and zeros as :func:`_link` returns them."""
+    """The clipped sign, its bits, and zeros as :class:`_Link` returns them."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, layout: BitLayout, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,6 +129,8 @@ class _ClippedSign(torch.autograd.Function):
 
 
 class _Link(torch.autograd.Function):
+    """Zeros without memory through which the gradient of a gradient reaches the signs; not in compiled code."""
+
     @staticmethod
     def forward(ctx: Any, signs: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
@@ -170,7 +162,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         packed, weight = ctx.saved_tensors
         if torch.is_grad_enabled() and ctx.symbols is not None:
-            weight = ctx.symbols.with_gradient()
+            weight = with_gradient(ctx.symbols)
         of_signs, _, of_weight, of_bias = ctx.needs_input_grad[:4]
         bits, wanted = SignBits(packed, ctx.layout, ctx.link), (of_signs, of_weight, of_bias)
         g_signs, g_weight, g_bias = product_gradients(gradient, bits, weight, ctx.settings, wanted)

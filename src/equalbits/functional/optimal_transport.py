@@ -96,6 +96,11 @@ def as_filters(tensor: Tensor) -> Tensor:
     return tensor[None] if tensor.dim() == 1 else tensor.flatten(1)
 
 
+def exchange_channels(weight: Tensor, groups: int) -> Tensor:
+    """Rearrange a transposed convolution's (in, out/groups, …) to (out, in/groups, …), or back."""
+    return weight.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2).flatten(0, 1)
+
+
 def check_p_pos(p_pos: float) -> None:
     """Raise unless ``p_pos`` is a number in [0, 1]."""
     if not is_number(p_pos) or not 0 <= p_pos <= 1:

@@ -6,7 +6,6 @@ kernels of ``kernels/pack_bits.py``.
 """
 
 import functools
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.functional.execution_mode import is_plain
+from equalbits.functional.execution_mode import is_plain, kernels_for
+
+_gpu_for = functools.partial(kernels_for, "pack_bits")
 
 
 class BitLayout(NamedTuple):
@@ -159,17 +160,6 @@ def _unpack(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
 def _table(dtype: torch.dtype) -> Tensor:
     """Return the eight values of every byte."""
     return unpack_by_shifts(torch.arange(256, dtype=torch.uint8, device="cpu")[:, None], 8, dtype)
-
-
-def _gpu_for(tensor: Tensor) -> ModuleType | None:
-    """Import the kernels when first needed; None without Triton or on another device."""
-    if tensor.device.type != "cuda":
-        return None
-    try:
-        from equalbits.functional.kernels import pack_bits as gpu
-    except ImportError:
-        return None
-    return gpu
 
 
 _pack_op = torch.library.custom_op("equalbits::pack_bits", _pack, mutates_args=(), schema="(Tensor bits) -> Tensor")

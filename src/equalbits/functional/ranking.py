@@ -15,7 +15,7 @@ A GPU cannot raise without synchronizing, so there a row with NaN or infinity be
 """
 
 import math
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equalbits.functional.execution_mode import is_plain
+from equalbits.functional.execution_mode import is_plain, kernels_for
 
 _CACHE_BYTES = 1 << 18
+_gpu_for = partial(kernels_for, "rank_rows")
 
 
 def rank(rows: Tensor, negatives: int) -> Tensor:
@@ -62,17 +63,6 @@ def rank_masked_rows(rows: Tensor, mask: Tensor, negatives: Tensor) -> Tensor:
         check_finite(rows)
     gpu = _gpu_for(rows)
     return gpu.rank(rows, negatives[:, None], mask) if gpu else rank_by_sorting(rows, negatives[:, None], mask)
-
-
-def _gpu_for(rows: Tensor) -> ModuleType | None:
-    """Import the kernels when first needed; None on another device or without Triton."""
-    if rows.device.type != "cuda":
-        return None
-    try:
-        from equalbits.functional.kernels import rank_rows as gpu
-    except ImportError:
-        return None
-    return gpu
 
 
 def rank_by_sorting(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = None) -> Tensor:
@@ -143,12 +133,8 @@ def check_finite(latents: Tensor) -> None:
 
 
 @rank_rows.register_fake
-def _(rows: Tensor, negatives: int) -> Tensor:
-    return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
-
-
 @rank_masked_rows.register_fake
-def _(rows: Tensor, mask: Tensor, negatives: Tensor) -> Tensor:
+def _(rows: Tensor, *_: object) -> Tensor:
     return torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.estimators import ScaledSymbols
-from equalbits.functional.fused_norm import MEAN, PRELU, VARIANCE, wanted
+from equalbits.functional.fused_norm import MEAN, VARIANCE, wanted
+from equalbits.functional.fused_prelu import PRELU
 from equalbits.functional.fused_rprelu import RPRELU, RPReLUParameters
 from equalbits.functional.gradients_from_bits import ConvSettings, product_gradients
 from equalbits.functional.inputs_as_bits import as_operands

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from equalbits.nn.binarize_model import replace_modules
-from equalbits.nn.binary_layer import BinaryLayer, check_module
+from equalbits.nn.binary_layer import check_module, layers_by_name
 from equalbits.nn.forward_checks import RECTIFIERS, Example, watch_forward
 from equalbits.nn.shortcuts import add_shortcuts_
 
@@ -60,7 +60,7 @@ def adapt_for_binary_inputs_(
       replaced  1
     """
     check_module(model)
-    if not any(isinstance(part, BinaryLayer) and part.input_quantizer is not None for part in model.modules()):
+    if all(layer.input_quantizer is None for layer in layers_by_name(model).values()):
         raise ValueError("no layer has binary inputs: call binarize_(model, …, input_quantizer=SignActivation()) first")
     if shortcuts and example is None:
         raise ValueError("shortcuts=True needs an example: it runs the model to find the batch norm of each layer")

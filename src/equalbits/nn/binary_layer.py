@@ -8,9 +8,9 @@ import copy
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.methods.bihalf import BiHalf
 from equalbits.nn.quantizer import WeightQuantizer, is_hooked, refit_, reset_
 from equalbits.nn.state_loading import LoadableLayer
-from equalbits.nn.weight_cache import CachedWeight, find_sources, lookup_weight
+from equalbits.nn.weight_cache import find_sources, lookup_weight
 
 
 class BinaryLayer(LoadableLayer):
@@ -30,7 +30,6 @@ class BinaryLayer(LoadableLayer):
 
     init: str
     input_is_checked: bool = False
-    cached_weight: CachedWeight | None
     ranked_ahead: tuple[int, torch.dtype] | None  # layer number and dtype, set by equalbits.nn.rank_ahead
 
     def make_binary_(
@@ -91,7 +90,7 @@ class BinaryLayer(LoadableLayer):
             return F.surrogate(self.weight, scaled_symbols, self.scale)
         symbols = self.scaled_symbols()
         if symbols is not None:
-            return symbols.with_gradient()
+            return F.with_gradient(symbols)
         weight = self.weight  # read once: a parametrization computes it
         if not self.training and F.is_plain_execution():
             sources = find_sources(self, weight)
@@ -153,15 +152,6 @@ class BinaryLayer(LoadableLayer):
             self._initialize_()
             self.awaits_weights = False
 
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode and clear the weight cache."""
-        self.cached_weight = None
-        return super().train(mode)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self.cached_weight = None  # frees its memory
-        return super()._apply(fn, recurse)
-
     def quantize_input(self, inputs: Tensor) -> Tensor:
         """Return the quantized input; the input itself if there is no input quantizer."""
         if self.input_quantizer is None:
@@ -198,6 +188,13 @@ class BinaryLayer(LoadableLayer):
                 stacklevel=4,
             )
 
+    def operand(self, quantized: Tensor, bits: F.SignBits | None) -> tuple[Tensor | F.ScaledSymbols, bool | F.SignBits]:
+        """Return the weight to multiply a quantized input with, and whether to keep that as bits: True or its bits."""
+        symbols = self.scaled_symbols(autocast=True)
+        weight = self.binary_weight() if symbols is None else symbols.latents
+        signs = (bits or True) if self.saves_signs(quantized, weight) else False
+        return symbols or weight, signs
+
     def saves_signs(self, quantized: Tensor, weight: Tensor) -> bool:
         """Return whether to keep the quantized input for the backward pass as bits.
 
@@ -210,6 +207,11 @@ class BinaryLayer(LoadableLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "cached_weight": None, "ranked_ahead": None}  # type: ignore[no-untyped-call]
+
+
+def layers_by_name(model: nn.Module) -> dict[str, BinaryLayer]:
+    """Return the binary layers of a model; a layer used in several places once."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, BinaryLayer)}
 
 
 @contextmanager

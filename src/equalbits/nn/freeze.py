@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from equalbits import functional as F
 from equalbits.nn.binarize_model import replace_modules
-from equalbits.nn.binary_layer import BinaryLayer, check_module
+from equalbits.nn.binary_layer import BinaryLayer, check_module, layers_by_name
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from equalbits.nn.quantizer import InputQuantizer
 
@@ -43,7 +43,7 @@ def freeze(model: nn.Module) -> nn.Module:
     """
     check_module(model)
     frozen = copy_model(model).eval()
-    layers = {layer: name for name, layer in frozen.named_modules() if isinstance(layer, BinaryLayer)}
+    layers = {layer: name for name, layer in layers_by_name(frozen).items()}
     if not layers:
         raise ValueError(f"{type(model).__name__} has no binary layer to freeze: make some with equalbits.binarize_")
     made: dict[nn.Module, nn.Module] = {layer: _as_plain_layer(layer, name) for layer, name in layers.items()}

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from equalbits import functional as F
-from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.binary_layer import layers_by_name
 from equalbits.nn.methods.pruned import PrunedQuantizer
 from equalbits.nn.quantizer import fitted
 
@@ -26,7 +26,7 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None, warn: 
     >>> sum(set_global_masks_(model).values())
     16
     """
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, BinaryLayer)}
+    layers = layers_by_name(model)
     quantizers = {
         name: layer.weight_quantizer
         for name, layer in layers.items()
@@ -66,11 +66,10 @@ def empty_filters(model: nn.Module) -> dict[str, list[int]]:
     {'0': [0]}
     """
     found = {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, BinaryLayer):
-            empty = (F.as_filters(layer.symbols()) == 0).all(dim=1).nonzero().flatten().tolist()
-            if empty:
-                found[name] = empty
+    for name, layer in layers_by_name(model).items():
+        empty = (F.as_filters(layer.symbols()) == 0).all(dim=1).nonzero().flatten().tolist()
+        if empty:
+            found[name] = empty
     return found
 
 
@@ -87,8 +86,8 @@ def freeze_latents_(model: nn.Module) -> list[str]:
     Such latents get no gradient in any case. DistributedDataParallel needs to know it in advance.
     """
     frozen = []
-    for name, layer in model.named_modules():
-        if isinstance(layer, BinaryLayer) and not getattr(layer.weight_quantizer, "train_latent", True):
+    for name, layer in layers_by_name(model).items():
+        if not getattr(layer.weight_quantizer, "train_latent", True):
             computed = parametrize.is_parametrized(layer, "weight")
             (layer.parametrizations["weight"] if computed else layer.weight).requires_grad_(False)  # type: ignore[index]
             frozen.append(name)

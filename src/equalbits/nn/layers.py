@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,11 +43,10 @@ class BinaryLinear(BinaryLayer, nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer with binary weights."""
         quantized, bits = self.quantize_as_bits(input)
-        symbols = self.scaled_symbols(autocast=True)
-        weight = self.binary_weight() if symbols is None else symbols.latents
-        if self.saves_signs(quantized, weight):
-            return F.linear_of_signs(quantized, symbols or weight, self.bias, bits=bits)
-        return nnf.linear(quantized, weight if symbols is None else symbols.with_gradient(), self.bias)
+        weight, signs = self.operand(quantized, bits)
+        if signs:
+            return F.linear_of_signs(quantized, weight, self.bias, bits=bits)
+        return nnf.linear(quantized, F.with_gradient(weight), self.bias)
 
 
 class _BinaryConv(BinaryLayer):
@@ -82,14 +81,18 @@ class _BinaryConv(BinaryLayer):
         """Return the number of input channels, and their axis."""
         return self.in_channels, -1 - len(self.kernel_size)
 
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
+        return self.forward_quantized(*self.quantize_as_bits(input))
+
+    def forward_quantized(self, input: Tensor, bits: F.SignBits | None = None) -> Tensor:
+        """Apply the layer to an input that is already quantized, with the bits of ±1 if they are known."""
+        weight, signs = self.operand(input, bits)
+        return _convolve(cast("nn.Conv1d | nn.Conv2d", self), input, weight, signs=signs)
+
 
 class BinaryConv1d(_BinaryConv, nn.Conv1d):
     """:class:`torch.nn.Conv1d` with binary weights; a filter is the weights of one output channel."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
-        quantized, weight = self.quantize_input(input), self.binary_weight()
-        return _convolve(self, quantized, weight, signs=self.saves_signs(quantized, weight))
 
 
 class BinaryConv2d(_BinaryConv, nn.Conv2d):
@@ -100,17 +103,6 @@ class BinaryConv2d(_BinaryConv, nn.Conv2d):
     >>> (layer.symbols() == 1).flatten(1).sum(dim=1).unique()  # of 27
     tensor([7])
     """
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
-        return self.forward_quantized(*self.quantize_as_bits(input))
-
-    def forward_quantized(self, input: Tensor, bits: F.SignBits | None = None) -> Tensor:
-        """Apply the layer to an input that is already quantized, with the bits of ±1 if they are known."""
-        symbols = self.scaled_symbols(autocast=True)
-        weight = self.binary_weight() if symbols is None else symbols.latents
-        signs = (bits or True) if self.saves_signs(input, weight) else False
-        return _convolve(self, input, symbols or weight, signs=signs)
 
 
 class QuickConv2d(nn.Conv2d):
@@ -142,8 +134,7 @@ def _convolve(
             settings = F.ConvSettings(layer.stride, padding, layer.dilation, False, layer.output_padding, layer.groups)
             bits = signs if isinstance(signs, F.SignBits) else None
             return F.convolve_signs(inputs, weight, layer.bias, settings, bits=bits)
-    weight = weight.with_gradient() if isinstance(weight, F.ScaledSymbols) else weight
-    output: Tensor = layer._conv_forward(inputs, weight, layer.bias)
+    output: Tensor = layer._conv_forward(inputs, F.with_gradient(weight), layer.bias)
     return output
 
 
@@ -178,7 +169,7 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
 
     def to_filters(self, weight: Tensor) -> Tensor:
         """Rearrange (in, out/groups, …) to (out, in/groups, …), or back."""
-        return weight.reshape(self.groups, -1, *weight.shape[1:]).transpose(1, 2).flatten(0, 1)
+        return F.exchange_channels(weight, self.groups)
 
     def from_filters(self, filters: Tensor) -> Tensor:
         """Rearrange (out, in/groups, …) to (in, out/groups, …)."""

@@ -88,6 +88,28 @@ class WeightQuantizer(Quantizer):
         return 1.0 if self.has_own_scale else math.sqrt(2 / connections)
 
 
+class SharpeningQuantizer(Quantizer):
+    """Base of quantizers whose slope sharpens in training, by the EDE schedule from ``t_min`` to ``t_max``.
+
+    :func:`~equalbits.nn.set_progress` sets the progress that it follows; ``sharpens`` says whether it follows any.
+    """
+
+    progress: Tensor
+
+    def __init__(self, t_min: float, t_max: float, *, sharpens: bool = True) -> None:
+        super().__init__()
+        if not 0 < t_min <= t_max < math.inf:
+            raise ValueError(
+                f"t_min={t_min}, t_max={t_max}: the sharpness must grow from a value above 0 to a finite one"
+            )
+        self.t_min, self.t_max = t_min, t_max
+        self.register_buffer("progress", torch.zeros(()) if sharpens else None)
+
+    def sharpness(self) -> Tensor:
+        """Return the sharpness at this point of training."""
+        return F.ede_sharpness(self.progress, self.t_min, self.t_max)
+
+
 class SignQuantizer(WeightQuantizer):
     """Base of methods whose symbols are the signs of the latents."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.functional import positive_count
-from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.binary_layer import BinaryLayer, layers_by_name
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLinear
 from equalbits.nn.methods.bihalf import BiHalf
 
@@ -103,7 +103,7 @@ def ahead_ranker(model: nn.Module, dtype: torch.dtype) -> AheadRanker | None:
 
     Ranking ahead needs a GPU, Triton and float32 latents. Other layers rank their latents in their forward.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer) and _can_rank_ahead(layer)]
+    layers = [layer for layer in layers_by_name(model).values() if _can_rank_ahead(layer)]
     if len({layer.weight.device for layer in layers}) != 1 or layers[0].weight.device.type != "cuda":
         return None
     try:

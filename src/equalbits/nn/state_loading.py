@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.nn.quantizer import WeightQuantizer, refit_, reset_
+from equalbits.nn.weight_cache import CachedWeight
 
 
 class LoadableLayer(nn.Module):
@@ -28,6 +29,7 @@ class LoadableLayer(nn.Module):
     weight_quantizer: WeightQuantizer
     input_quantizer: nn.Module | None
     awaits_weights: bool = False
+    cached_weight: CachedWeight | None
 
     def to_filters(self, weight: Tensor) -> Tensor:
         """Return the weight with the filter as first axis."""
@@ -45,7 +47,8 @@ class LoadableLayer(nn.Module):
         return [each for each in (self.weight_quantizer, self.input_quantizer) if each is not None]
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode; after a load by Hugging Face, whose last step it is, restart quantizers that were missing."""
+        """Set the mode and clear the cache; after a load by Hugging Face, restart quantizers that were missing."""
+        self.cached_weight = None
         if self.awaits_weights and _was_loaded(self._parameters.get("weight")):  # the loader's last step is eval()
             self.awaits_weights = False
             for quantizer in self._quantizers():
@@ -54,6 +57,7 @@ class LoadableLayer(nn.Module):
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.cached_weight = None  # frees its memory
         weight = self._parameters.get("weight")
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if weight is not None and weight.is_meta and not self.weight.is_meta:  # by to_empty: no other way has data

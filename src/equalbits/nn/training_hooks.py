@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from equalbits.nn.binary_layer import BinaryLayer, check_module
+from equalbits.nn.binary_layer import BinaryLayer, check_module, layers_by_name
 from equalbits.nn.quantizer import Quantizer, WeightQuantizer
 
 
@@ -43,7 +43,7 @@ def set_progress(model: nn.Module, progress: float) -> None:
 def layers_with_hook(model: nn.Module, hook: str) -> list[BinaryLayer]:
     """Return the binary layers whose quantizer overrides the method ``hook``."""
     default = getattr(WeightQuantizer, hook)
-    layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
+    layers = layers_by_name(model).values()
     return [layer for layer in layers if getattr(type(layer.weight_quantizer), hook) is not default]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from equalbits.functional import as_filters, at_least_float32
+from equalbits.functional import as_filters, at_least_float32, exchange_channels, stable_ranks
 
 
 class Bop(Optimizer):
@@ -115,8 +115,8 @@ class BalancedBop(Bop):
         groups = group["transposed_groups"]
         if not groups:
             return balanced_flips(bits, momentum, group["tau"])
-        filters, averages = (_exchange_axes(tensor, groups) for tensor in (bits, momentum))
-        return _exchange_axes(balanced_flips(filters, averages, group["tau"]), groups)
+        filters, averages = (exchange_channels(tensor, groups) for tensor in (bits, momentum))
+        return exchange_channels(balanced_flips(filters, averages, group["tau"]), groups)
 
 
 def bop_flips(bits: Tensor, momentum: Tensor, tau: float) -> Tensor:
@@ -151,9 +151,7 @@ def balanced_flips(bits: Tensor, momentum: Tensor, tau: float) -> Tensor:
 
 def _strongest(strength: Tensor, among: Tensor, count: Tensor) -> Tensor:
     """Mark the ``count`` strongest of each row ``among`` the candidates; ties go to the lower index."""
-    order = strength.masked_fill(~among, -torch.inf).sort(dim=1, descending=True, stable=True).indices
-    positions = torch.arange(strength.shape[1], device=strength.device).expand_as(order)
-    return torch.empty_like(order).scatter_(1, order, positions) < count
+    return stable_ranks(-strength.masked_fill(~among, -torch.inf)) < count
 
 
 def _check(*, params: list[Tensor], gamma: float | Tensor, tau: float, lr: float | Tensor, **_: object) -> None:
@@ -169,9 +167,3 @@ def _check(*, params: list[Tensor], gamma: float | Tensor, tau: float, lr: float
                 f"a parameter of shape {tuple(parameter.shape)} holds values other than -1 and +1: "
                 f"use Bits() as weight quantizer and get the bits from bop_parameters(model)"
             )
-
-
-def _exchange_axes(weight: Tensor, groups: int) -> Tensor:
-    """Rearrange (in, out/groups, …) to (out, in/groups, …), or back."""
-    grouped = weight.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
-    return grouped.flatten(0, 1)

@@ -1,33 +1,29 @@
 """Input quantizer of RBNN (Lin et al. 2020): the sign of standardized samples. Weights: ``nn/methods/rbnn.py``."""
 
-import torch
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import InputQuantizer, sign_values
+from equalbits.nn.quantizer import InputQuantizer, SharpeningQuantizer, sign_values
 from equalbits.nn.registry import register_input_quantizer
 
 
 @register_input_quantizer("rbnn")
-class RBNNActivation(InputQuantizer):
+class RBNNActivation(SharpeningQuantizer, InputQuantizer):
     """Standardize each sample over all its values, then take the sign.
 
     The slope is that of the weights with ``t`` at least 1, so ``k = 1``; the gradient flows on through the
-    standardization. :func:`~equalbits.nn.set_progress` sets the progress that the sharpness follows.
+    standardization.
 
+    >>> import torch
     >>> RBNNActivation()(torch.tensor([[1.0, 2.0, 3.0, 6.0]]))
     tensor([[-1., -1.,  1.,  1.]])
     """
 
-    progress: Tensor
     axis = -1
     returns_signs = True
 
     def __init__(self, *, t_min: float = 1e-2, t_max: float = 10.0) -> None:
-        super().__init__()
-        F.check_sharpness(t_min, t_max)
-        self.t_min, self.t_max = t_min, t_max
-        self.register_buffer("progress", torch.zeros(()))
+        super().__init__(t_min, t_max)
 
     def standardized(self, inputs: Tensor) -> Tensor:
         """Return each sample standardized, as (sample, value)."""
@@ -41,6 +37,6 @@ class RBNNActivation(InputQuantizer):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ±1 for each input; the sample is the first axis."""
         rows = self.standardized(inputs)
-        sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max).clamp(min=1.0)
+        sharpness = self.sharpness().clamp(min=1.0)
         symbols = F.sign_symbols(rows).to(inputs.dtype)
         return F.surrogate(rows, symbols, F.triangle_slope(rows.detach(), sharpness)).view(inputs.shape)

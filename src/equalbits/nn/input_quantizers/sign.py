@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import InputQuantizer, check_choice, sign_values
+from equalbits.nn.quantizer import InputQuantizer, SharpeningQuantizer, check_choice, sign_values
 from equalbits.nn.registry import register_input_quantizer
 
 # A plain dictionary: torch.compile of older versions supports no other mapping.
@@ -18,26 +17,23 @@ _PLAIN_ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class SignActivation(InputQuantizer):
+class SignActivation(SharpeningQuantizer, InputQuantizer):
     """The sign of each input, with sign(0) = +1.
 
     ``estimator`` is ``"clipped"`` (gradient inside ±1, as in the paper), ``"polynomial"`` (Bi-Real's ApproxSign),
     ``"decaying"`` (IR-Net's EDE, which follows :func:`~equalbits.nn.set_progress`) or ``"straight"``.
 
+    >>> import torch
     >>> SignActivation()(torch.tensor([-0.5, 0.0, 2.0]))
     tensor([-1.,  1.,  1.])
     """
 
-    progress: Tensor
     returns_signs = True
 
     def __init__(self, estimator: str = "clipped", *, t_min: float = 0.1, t_max: float = 10.0) -> None:
-        super().__init__()
         check_choice("estimator", estimator, (*_PLAIN_ESTIMATORS, "decaying"))
-        F.check_sharpness(t_min, t_max)
-        self.estimator, self.t_min, self.t_max = estimator, t_min, t_max
-        if estimator == "decaying":
-            self.register_buffer("progress", torch.zeros(()))
+        super().__init__(t_min, t_max, sharpens=estimator == "decaying")
+        self.estimator = estimator
 
     def values(self, inputs: Tensor) -> Tensor:
         """Return the sign of each input, without gradient."""
@@ -47,7 +43,7 @@ class SignActivation(InputQuantizer):
         """Return ±1 for each input."""
         symbols = F.sign_symbols(inputs)
         if self.estimator == "decaying":
-            return F.decaying(inputs, symbols, F.ede_sharpness(self.progress, self.t_min, self.t_max))
+            return F.decaying(inputs, symbols, self.sharpness())
         return _PLAIN_ESTIMATORS[self.estimator](inputs, symbols)
 
 

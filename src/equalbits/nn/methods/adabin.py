@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.quantizer import SharpeningQuantizer, WeightQuantizer
 from equalbits.nn.registry import register_quantizer
 
 
@@ -24,21 +24,17 @@ def adabin(latents: Tensor, sharpness: Tensor) -> Tensor:
 
 
 @register_quantizer("adabin")
-class AdaBin(WeightQuantizer):
+class AdaBin(SharpeningQuantizer, WeightQuantizer):
     """Two values per filter, ``mean ± rms``.
 
     The layer multiplies with ``a · symbol + b``, which is not a multiple of the symbol. ``t_min`` and ``t_max`` bound
-    the sharpness of the EDE slope; :func:`~equalbits.nn.set_progress` sets the progress that it follows.
+    the sharpness of the EDE slope.
     """
 
     has_own_scale = True
-    progress: Tensor
 
     def __init__(self, *, t_min: float = 1e-3, t_max: float = 10.0) -> None:
-        super().__init__()
-        F.check_sharpness(t_min, t_max)
-        self.t_min, self.t_max = t_min, t_max
-        self.register_buffer("progress", torch.zeros(()))
+        super().__init__(t_min, t_max)
 
     def symbols(self, latents: Tensor) -> Tensor:
         """Return the sign of each latent minus its filter's mean."""
@@ -46,4 +42,4 @@ class AdaBin(WeightQuantizer):
 
     def forward(self, latents: Tensor) -> Tensor:
         """Quantize by :func:`adabin`."""
-        return adabin(latents, F.ede_sharpness(self.progress, self.t_min, self.t_max))
+        return adabin(latents, self.sharpness())

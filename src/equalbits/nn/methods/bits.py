@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.binary_layer import BinaryLayer, layers_by_name
 from equalbits.nn.layers import BinaryConvTranspose2d
 from equalbits.nn.quantizer import WeightQuantizer
 from equalbits.nn.registry import register_quantizer
@@ -73,8 +73,8 @@ def bop_parameters(model: nn.Module) -> BopParameters:
     [3, 1]
     """
     groups: dict[int, dict[nn.Parameter, None]] = {}  # ordered, and each weight once even if layers share it
-    for name, layer in model.named_modules():
-        if isinstance(layer, BinaryLayer) and isinstance(layer.weight_quantizer, Bits):
+    for name, layer in layers_by_name(model).items():
+        if isinstance(layer.weight_quantizer, Bits):
             weight = _bit_parameter(name, layer)
             with torch.no_grad():
                 weight.copy_(layer.from_filters(layer.weight_quantizer.start(layer.to_filters(weight))))

@@ -2,11 +2,10 @@
 
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer, check_choice
+from equalbits.nn.quantizer import SharpeningQuantizer, WeightQuantizer, check_choice
 from equalbits.nn.registry import register_quantizer
 
 
@@ -42,7 +41,7 @@ def irnet_stable(latents: Tensor, sharpness: Tensor, *, through_statistics: bool
     return F.surrogate(F.as_filters(latents), symbols.to(latents.dtype), slope).view(latents.shape)
 
 
-class IRNet(WeightQuantizer):
+class IRNet(SharpeningQuantizer, WeightQuantizer):
     """IR-Net, with ``statistics`` selecting the gradient of each filter's mean and standard deviation.
 
     * ``"learned"``: the gradient flows through them and the scale is ``2^s``, as published. Needs a batch norm behind.
@@ -50,19 +49,13 @@ class IRNet(WeightQuantizer):
     * ``"through"``: the gradient flows through them with scale ``√(2/D)``; works at a tenth of the learning rate.
     * ``"identity"``: they are constants and the gradient is unchanged, as for sign and bi-half. That isolates the
       balance of IR-Net's signs (the paper's Table 1b) from its estimator.
-
-    :func:`~equalbits.nn.set_progress` sets the progress of training that the sharpness follows.
     """
 
-    progress: Tensor
-
     def __init__(self, statistics: str = "learned", *, t_min: float = 0.1, t_max: float = 10.0) -> None:
-        super().__init__()
+        super().__init__(t_min, t_max)
         check_choice("statistics", statistics, ("learned", "fixed", "through", "identity"))
-        F.check_sharpness(t_min, t_max)
-        self.statistics, self.t_min, self.t_max = statistics, t_min, t_max
+        self.statistics = statistics
         self.has_own_scale = statistics == "learned"
-        self.register_buffer("progress", torch.zeros(()))
 
     def symbols(self, latents: Tensor) -> Tensor:
         """Return the sign of each latent minus its filter's mean."""
@@ -72,10 +65,9 @@ class IRNet(WeightQuantizer):
         """Quantize by :func:`irnet`, or by the variant that ``statistics`` selects."""
         if self.statistics == "identity":
             return F.straight_through(latents, F.centred_symbols(latents))
-        sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max)
         if self.statistics == "learned":
-            return irnet(latents, sharpness)
-        return irnet_stable(latents, sharpness, through_statistics=self.statistics == "through")
+            return irnet(latents, self.sharpness())
+        return irnet_stable(latents, self.sharpness(), through_statistics=self.statistics == "through")
 
 
 register_quantizer("irnet")(partial(IRNet, "learned"))

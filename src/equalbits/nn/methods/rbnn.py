@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import GainQuantizer, fitted
+from equalbits.nn.quantizer import GainQuantizer, SharpeningQuantizer, fitted
 from equalbits.nn.registry import register_quantizer
 
 
@@ -80,26 +80,21 @@ def factor_pair(connections: int) -> tuple[int, int]:
 
 
 @register_quantizer("rbnn")
-class RBNN(GainQuantizer):
+class RBNN(SharpeningQuantizer, GainQuantizer):
     """Signs of rotated filters times a learned gain per filter.
 
     Each standardized filter ``h`` moves to ``h + |sin β|(R1ᵀ h R2 − h)``. ``β`` and the gain are parameters, one per
     filter. ``β`` starts uniform between 0 and π/2, as the authors' code drew it until May 2020. Their current code
     starts every ``β`` at π/2, where ``sin`` is flat, so that it hardly moves. The gain starts at the filter's mean
     ``|w|``. The rotation is shared by the layer. It starts random and is fitted to the latents at the start and before
-    every epoch (:func:`~equalbits.nn.at_epoch_`). The sharpness of the slope goes from ``t_min`` to ``t_max`` with the
-    progress of training, which :func:`~equalbits.nn.set_progress` sets.
+    every epoch (:func:`~equalbits.nn.at_epoch_`). ``t_min`` and ``t_max`` bound the sharpness of the slope.
     """
 
-    progress: Tensor
     left: Tensor
     right: Tensor
 
     def __init__(self, *, t_min: float = 1e-2, t_max: float = 10.0) -> None:
-        super().__init__()
-        F.check_sharpness(t_min, t_max)
-        self.t_min, self.t_max = t_min, t_max
-        self.register_buffer("progress", torch.zeros(()))
+        super().__init__(t_min, t_max)
 
     def fit_(self, latents: Tensor) -> None:
         """Create angles, gains and rotations, and fit the rotations once."""
@@ -132,5 +127,4 @@ class RBNN(GainQuantizer):
 
     def forward(self, latents: Tensor) -> Tensor:
         """Quantize by :func:`rbnn`, times the gains."""
-        sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max)
-        return self.scale_filters(rbnn(latents, self.rotation(), fitted(self, "beta"), sharpness))
+        return self.scale_filters(rbnn(latents, self.rotation(), fitted(self, "beta"), self.sharpness()))
