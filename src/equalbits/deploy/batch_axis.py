@@ -6,12 +6,13 @@ Most rules know only values with the batch in front. The few that models apply i
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
 from equalbits.deploy.graph import Value
 from equalbits.deploy.traced_values import BatchView, Known, ThresholdComparison
-from equalbits.deploy.tracer import RULES, Rule, Tracer
+from equalbits.deploy.tracer import RULES, Tracer
 
 #: Rules that hold for any place of the batch: functions of single numbers, and products along the last axis.
 _ANYWHERE = {
@@ -26,8 +27,10 @@ _ANYWHERE = {
 _AXIS_AT = {
     "softmax.int": 1, "_softmax.default": 1, "select.int": 1, "slice.Tensor": 1, "split_with_sizes.default": 2,
     "cat.default": 1, "mean.dim": 1, "sum.dim_IntList": 1, "amax.default": 1, "linalg_vector_norm.default": 2,
-    "index_select.default": 1, "unfold.default": 1,
+    "index_select.default": 1, "unfold.default": 1, "squeeze.dims": 1,
 }  # fmt: skip
+#: Rules that cut axes, and whether they drop them.
+_CUTS = {"slice.Tensor": False, "split_with_sizes.default": False, "select.int": True, "squeeze.dims": True}
 _WAY_OUT = "keep the batch in front, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
 _BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default")  # the last returns a tuple
 #: Rules that take a folded batch themselves.
@@ -118,7 +121,7 @@ def _folded(tracer: Tracer, name: str, arguments: Sequence[object], options: Map
     if name == "index.Tensor" and given[1][0] is None:  # type: ignore[index]
         given[1] = [None, *given[1]]  # type: ignore[misc]
     elif name in _AXIS_AT and len(given) > _AXIS_AT[name]:
-        given[_AXIS_AT[name]] = _behind_batch(tracer, given[_AXIS_AT[name]], len(first.shape))
+        given[_AXIS_AT[name]] = _behind_batch(tracer, given[_AXIS_AT[name]], BatchView(first, folded=True))
     elif name not in _ANYWHERE and name not in _PADS:
         raise tracer.refuse(f"does {name} on a batch folded with another axis: {_WAY_OUT}")
     if not shape or shape[0] % tracer.batch:
@@ -140,35 +143,41 @@ def _pool(tracer: Tracer, name: str, value: Value, rest: Sequence[object], optio
     return (view, *made[1:]) if several else view  # type: ignore[return-value]
 
 
-def _behind_batch(tracer: Tracer, axes: object, rank: int) -> object:
-    """Return axes of a folded value as axes of one with the batch in front."""
+def _behind_batch(tracer: Tracer, axes: object, view: BatchView) -> object:
+    """Return axes of a view as axes of its value with the batch in front."""
     if isinstance(axes, int):
-        if axes % rank == 0:
+        axis = axes % (len(view.value.shape) + (not view.folded))
+        if axis == view.axis:
             raise tracer.refuse("works along the batch: a packed network treats each image by itself")
-        return axes % rank + 1
-    return [_behind_batch(tracer, axis, rank) for axis in axes] if isinstance(axes, list | tuple) else axes
+        return axis + 1 if view.folded else axis + (axis < view.axis)
+    return [_behind_batch(tracer, axis, view) for axis in axes] if isinstance(axes, list | tuple) else axes
 
 
 def _moved(tracer: Tracer, name: str, view: BatchView, rest: Sequence[object], options: Mapping[str, object]) -> Known:
-    rank = len(view.value.shape) + (not view.folded)
+    """Apply a rule with the batch in front, and put it back to its place."""
+    rank, place, rest = len(view.value.shape) + (not view.folded), view.axis, [*rest]
     if name == "permute.default":
-        axes: Sequence[int] = rest[0]  # type: ignore[assignment]
-        return _permute(tracer, view, [axis % rank for axis in axes])
+        return _permute(tracer, view, [axis % rank for axis in rest[0]])  # type: ignore[attr-defined]
     if name in _CUTS:
-        made: Known = _CUTS[name](tracer, view, *rest)
-        return made
-    if name in _RESHAPES:
+        at = _AXIS_AT[name] - 1
+        rest = rest if len(rest) > at else [*rest, 0]
+        axes, rest[at] = rest[at], _behind_batch(tracer, rest[at], view)
+        if _CUTS[name]:
+            place -= sum(axis % rank < place for axis in ([axes] if isinstance(axes, int) else axes))  # type: ignore[attr-defined]
+    elif name in _RESHAPES:
         return _reshape_behind(tracer, view)
-    only_numbers = all(not isinstance(known, Tensor) or known.numel() == 1 for known in rest)
-    if (
-        name in _ANYWHERE
-        and not view.folded
-        and view.axis < rank - 1
-        and (only_numbers or name in ("linear.default", "layer_norm.default"))
-    ):
-        tracer.shape = (tracer.batch, *(size for i, size in enumerate(tracer.shape or ()) if i != view.axis))
-        return replace(view, value=RULES[f"aten.{name}"](tracer, view.value, *rest, **options))
-    raise tracer.refuse(f"does {name} while the batch is axis {view.axis}: {_WAY_OUT}")
+    else:
+        only_numbers = all(not isinstance(known, Tensor) or known.numel() == 1 for known in rest)
+        apart = only_numbers or name in ("linear.default", "layer_norm.default")
+        if name not in _ANYWHERE or view.folded or place == rank - 1 or not apart:
+            raise tracer.refuse(f"does {name} while the batch is axis {place}: {_WAY_OUT}")
+    shape = tracer.shape or ()
+    own = (shape[place] // tracer.batch,) if view.folded else ()
+    tracer.shape = (tracer.batch, *shape[:place], *own, *shape[place + 1 :])
+    made: Known | tuple[Value, ...] = RULES[f"aten.{name}"](tracer, view.value, *rest, **options)
+    if isinstance(made, tuple):
+        return tuple(_at(value, place, view) for value in made)  # type: ignore[return-value]
+    return _at(made, place, view) if isinstance(made, Value) else made
 
 
 def _reshape_behind(tracer: Tracer, view: BatchView) -> Known:
@@ -184,64 +193,16 @@ def _reshape_behind(tracer: Tracer, view: BatchView) -> Known:
     return BatchView(tracer.reshape(view.value, inner), axis, parts > 1)
 
 
-def _own_axis(tracer: Tracer, view: BatchView, axis: int) -> tuple[int, bool]:
-    """Return an axis of the value itself, and whether it lies before the batch, which is refused."""
-    axis = axis % (len(view.value.shape) + (not view.folded))
-    if axis == view.axis:
-        raise tracer.refuse("works along the batch: a packed network treats each image by itself")
-    return axis if view.folded else axis - (axis > view.axis), axis < view.axis
-
-
-def _slice(
-    tracer: Tracer, view: BatchView, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
-) -> Known:
-    own, _ = _own_axis(tracer, view, axis)
-    return replace(view, value=tracer.slice_axis(view.value, own, slice(start, stop, step)))
-
-
-def _split(tracer: Tracer, view: BatchView, sizes: Sequence[int], axis: int = 0) -> Known:
-    starts = [sum(sizes[:place]) for place in range(len(sizes))]
-    parts = [_slice(tracer, view, axis, start, start + size) for start, size in zip(starts, sizes, strict=True)]
-    return tuple(parts)  # type: ignore[return-value]
-
-
-def _squeeze(tracer: Tracer, view: BatchView, axes: Sequence[int]) -> Known:
-    value, place = view.value, view.axis
-    for axis in sorted((axis % (len(value.shape) + (not view.folded)) for axis in axes), reverse=True):
-        own, before = _own_axis(tracer, view, axis)
-        value = tracer.reshape(value, [size for i, size in enumerate(value.shape) if i != own])
-        place -= before
-    return _at(value, place, view)
-
-
-def _select(tracer: Tracer, view: BatchView, axis: int, index: int) -> Known:
-    own, _ = _own_axis(tracer, view, axis)
-    start = index % view.value.shape[own]
-    part = replace(view, value=tracer.slice_axis(view.value, own, slice(start, start + 1)))
-    return _squeeze(tracer, part, [axis])
-
-
-_CUTS: dict[str, Rule] = {
-    "select.int": _select,
-    "slice.Tensor": _slice,
-    "split_with_sizes.default": _split,
-    "squeeze.dims": _squeeze,
-}
-
-
 def _flatten(arguments: object) -> list[object]:
     if isinstance(arguments, list | tuple):
         return [known for part in arguments for known in _flatten(part)]
     return [arguments]
 
 
-def _unwrap(arguments: Sequence[object]) -> list[object]:
-    def inner(known: object) -> object:
-        if isinstance(known, list | tuple):
-            return [inner(part) for part in known]
-        return known.value if isinstance(known, BatchView) else known
-
-    return [inner(known) for known in arguments]
+def _unwrap(known: Any) -> Any:
+    if isinstance(known, list | tuple):
+        return [_unwrap(part) for part in known]
+    return known.value if isinstance(known, BatchView) else known
 
 
 def _rewrap(made: Known | tuple[Known, ...]) -> Known:
