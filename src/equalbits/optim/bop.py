@@ -14,6 +14,9 @@ from torch.optim.optimizer import ParamsT
 
 from equalbits.functional import as_filters, at_least_float32, exchange_channels, stable_ranks
 
+#: A parameter group, or the state of a parameter, as torch's optimizers hold them.
+Group = dict[str, Any]
+
 
 class Bop(Optimizer):
     """Flip a bit when the moving average of its gradient exceeds a threshold (Helwegen et al. 2019).
@@ -38,7 +41,7 @@ class Bop(Optimizer):
     def __init__(self, params: ParamsT, *, gamma: float = 1e-4, tau: float = 1e-8, lr: float | Tensor = 1.0) -> None:
         super().__init__(params, {"gamma": gamma, "tau": tau, "lr": lr, "transposed_groups": 0})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: Group) -> None:
         """Add bits; raise if a value is not ±1."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
@@ -66,16 +69,16 @@ class Bop(Optimizer):
                     parameter.copy_(torch.where(momentum.isfinite(), bits, torch.nan))
         return loss
 
-    def flips(self, bits: Tensor, momentum: Tensor, group: dict[str, Any]) -> Tensor:
+    def flips(self, bits: Tensor, momentum: Tensor, group: Group) -> Tensor:
         """Return a mask of the bits to flip."""
         return bop_flips(bits, momentum, group["tau"])
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Group) -> None:
         """Load a state; the averages keep their dtype."""
         super().load_state_dict(state_dict)
         self.load_averages_(state_dict["state"], state_dict["param_groups"])
 
-    def load_averages_(self, saved: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> None:
+    def load_averages_(self, saved: dict[int, Group], groups: list[Group]) -> None:
         """Load the averages again in their own dtype: torch casts loaded state to the parameter's dtype."""
         for group, own in zip(groups, self.param_groups, strict=True):
             for number, parameter in zip(group["params"], own["params"], strict=True):
@@ -110,7 +113,7 @@ class BalancedBop(Bop):
     tensor([[ 1., -1.,  1., -1.]])
     """
 
-    def flips(self, bits: Tensor, momentum: Tensor, group: dict[str, Any]) -> Tensor:
+    def flips(self, bits: Tensor, momentum: Tensor, group: Group) -> Tensor:
         """Return a mask of the bits to flip: as many up as down in each filter."""
         groups = group["transposed_groups"]
         if not groups:

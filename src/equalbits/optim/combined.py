@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from equalbits.optim.bop import Bop
+from equalbits.optim.bop import Bop, Group
 
 
 class CombinedOptimizer(Optimizer):
@@ -42,7 +42,7 @@ class CombinedOptimizer(Optimizer):
             part.step()
         return loss
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: Group) -> None:
         """Raise: the optimizer of a new group would be ambiguous."""
         if self.parts:
             raise ValueError(
@@ -51,17 +51,17 @@ class CombinedOptimizer(Optimizer):
             )
         super().add_param_group(param_group)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Group) -> None:
         """Load a state; Bop's averages keep their dtype."""
         super().load_state_dict(state_dict)
         for part, groups in self._shares(state_dict["param_groups"]):
             if isinstance(part, Bop):
                 part.load_averages_(state_dict["state"], groups)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Group:
         return {"parts": self.parts, **super().__getstate__()}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: Group) -> None:
         """Restore the state and share it with the parts."""
         super().__setstate__(state)
         self._share()
@@ -70,7 +70,7 @@ class CombinedOptimizer(Optimizer):
         for part, groups in self._shares(self.param_groups):
             part.__setstate__({"param_groups": groups, "state": self.state})
 
-    def _shares(self, groups: list[dict[str, Any]]) -> Iterator[tuple[Optimizer, list[dict[str, Any]]]]:
+    def _shares(self, groups: list[Group]) -> Iterator[tuple[Optimizer, list[Group]]]:
         """Yield each part with its own groups."""
         start = 0
         for part in self.parts:

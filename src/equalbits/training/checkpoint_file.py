@@ -21,13 +21,15 @@ from equalbits._files import write_atomically
 LAST, BEST = "last.safetensors", "best.safetensors"
 #: Weights without training state, as a net of a stack leaves them.
 WEIGHTS = "weights.safetensors"
+#: A JSON object in the header of a checkpoint.
+Metadata = dict[str, Any]
 
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used, with the way out."""
 
 
-def save_checkpoint(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], metadata: Metadata) -> None:
     """Write tensors and metadata atomically: a reader of ``path`` finds the old file or the new one, never a part.
 
     The bytes are synced to disk before the rename, so neither a kill nor a power cut leaves a partial file.
@@ -35,7 +37,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], metadata: dict[str, 
     write_atomically(path, checkpoint_bytes(tensors, metadata))
 
 
-def checkpoint_bytes(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
+def checkpoint_bytes(tensors: dict[str, Tensor], metadata: Metadata) -> bytes:
     """Return the content of a checkpoint file."""
     # Copies, since safetensors rejects tensors that share memory, as tied layers do.
     tensors_on_cpu = {
@@ -45,7 +47,7 @@ def checkpoint_bytes(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> by
     return save(tensors_on_cpu, metadata={"equalbits": text, "crc32": str(checksum(tensors_on_cpu, text))})
 
 
-def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], Metadata]:
     """Return the tensors, on the CPU, and the metadata of a checkpoint; raise if the file is incomplete or damaged."""
     with _readable(path):
         content = path.read_bytes()  # at once: a run that saves meanwhile replaces the file
@@ -57,14 +59,14 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, metadata
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
+def read_metadata(path: Path) -> Metadata:
     """Return the metadata of a checkpoint alone, without reading its tensors or checking them."""
     with _readable(path), path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         return _parse_header(file.read(min(length, path.stat().st_size)))[1]
 
 
-def _parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parse_header(text: bytes) -> tuple[Metadata, Metadata]:
     """Return the texts of a header, and our metadata among them."""
     header = json.loads(text).get("__metadata__", {})
     metadata = json.loads(header["equalbits"])
@@ -107,10 +109,10 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
         raise CheckpointError(f"{path} holds the weights of another model ({reason}): use that model") from None
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], Metadata]:
     """Return an optimizer's state as named tensors and named scalars."""
     tensors: dict[str, Tensor] = {}
-    metadata: dict[str, Any] = {}
+    metadata: Metadata = {}
     for number, state in optimizer.state_dict()["state"].items():
         for name, value in state.items():
             if isinstance(value, Tensor):
@@ -120,10 +122,10 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
     return tensors, metadata
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], metadata: Metadata) -> None:
     """Load what :func:`optimizer_tensors` returned; groups and settings stay those of the optimizer."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state: dict[int, dict[str, Any]] = {}
+    state: dict[int, Metadata] = {}
     for key, value in {**tensors, **metadata}.items():
         number, name = key.split(".", 1)
         parameter = parameters[int(number)]

@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from equalbits._text import bounded, escape_control_chars
 from equalbits._toml import flatten
-from equalbits.training.checkpoint_file import CheckpointError, checksum
+from equalbits.training.checkpoint_file import CheckpointError, Metadata, checksum
 
 #: Facts that may differ in a resumed run: its results are then right, but not bit-identical.
 _INEXACT = ("torch", "machine", "data.times", "test.times")
@@ -30,12 +29,12 @@ class Resume:
     ``changes`` are those that the caller has found.
     """
 
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, object] = field(default_factory=dict)
     allow_changes: bool = False
     changes: Sequence[str] = ()
 
 
-def run_facts(model: nn.Module, batches: object, test: object, teacher: nn.Module | None) -> dict[str, Any]:
+def run_facts(model: nn.Module, batches: object, test: object, teacher: nn.Module | None) -> Metadata:
     """Return what a checkpoint stores of the objects that a run is made of."""
     names = ("weight_quantizer", "input_quantizer")
     used = (getattr(module, name, None) for module in model.modules() for name in names)
@@ -50,7 +49,7 @@ def run_facts(model: nn.Module, batches: object, test: object, teacher: nn.Modul
     }
 
 
-def check_facts(saved: Mapping[str, Any], now: Mapping[str, Any], path: Path, *, allow: bool) -> list[str]:
+def check_facts(saved: Metadata, now: Metadata, path: Path, *, allow: bool) -> list[str]:
     """Raise for the first fact that differs, or return and log all with ``allow``; facts of older versions are fewer.
 
     Other versions of torch, machines and file times are only logged: results stay right, but not bit-identical.

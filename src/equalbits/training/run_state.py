@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from equalbits.nn import (
 )
 from equalbits.training import distributed
 from equalbits.training.batches import Batches, DeviceBatches, images_and_labels
-from equalbits.training.checkpoint_file import LAST
+from equalbits.training.checkpoint_file import LAST, Metadata
 from equalbits.training.compilation import can_compile
 from equalbits.training.config import TrainConfig
 from equalbits.training.cuda_graph import CudaGraphSteps
@@ -84,7 +84,7 @@ class TrainingRun:
         self.lr = math.nan
         self.graph: CudaGraphSteps | None = None
         self.warned_empty: set[str] = set()
-        self.resume, self.facts, self.changes = Resume(), dict[str, Any](), list[str]()  # for its checkpoints
+        self.resume, self.facts, self.changes = Resume(), Metadata(), list[str]()  # for its checkpoints
         self.reporters: Sequence[Reporter] = ()
         self.error: NonFiniteError | None = None  # of a net that diverged in a stack
         self.has_global_masks = any(

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from equalbits.training.checkpoint_file import (
     BEST,
     LAST,
     CheckpointError,
+    Metadata,
     load_checkpoint,
     load_optimizer,
     load_weights,
@@ -133,7 +133,7 @@ class Checkpointer:
             restore_run(run, *load_checkpoint(path), path)
 
 
-def run_state(run: TrainingRun) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def run_state(run: TrainingRun) -> tuple[dict[str, Tensor], Metadata]:
     """Return the tensors and metadata that this process needs to resume."""
     moments, scalars = optimizer_tensors(run.optimizer)
     tensors = prefixed("model.", run.model.state_dict()) | prefixed("optimizer.", moments)
@@ -143,7 +143,7 @@ def run_state(run: TrainingRun) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return {**tensors, "meter": run.meter.sums}, {**run_metadata(run), "optimizer": scalars}
 
 
-def run_metadata(run: TrainingRun) -> dict[str, Any]:
+def run_metadata(run: TrainingRun) -> Metadata:
     """Return the settings, position and history of a run."""
     return {
         "config": dataclasses.asdict(run.config),
@@ -158,7 +158,7 @@ def run_metadata(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def restore_run(run: TrainingRun, tensors: dict[str, Tensor], metadata: dict[str, Any], path: Path) -> None:
+def restore_run(run: TrainingRun, tensors: dict[str, Tensor], metadata: Metadata, path: Path) -> None:
     """Restore what :func:`run_state` returned; ``path`` is the file it was read from, for errors."""
     now, batches = run_metadata(run), len(run.batches)
     if _REQUIRED - set(metadata) or "meter" not in tensors:
@@ -207,7 +207,7 @@ _REQUIRED = frozenset({"config", "epoch", "batch", "batches", "seconds", "histor
 FREE_SETTINGS = frozenset({"checkpoint_seconds", "evaluate_every", "memory", "speed"})
 
 
-def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any], *, allow: bool) -> list[str]:
+def _check_same_settings(path: Path, saved: Metadata, now: Metadata, *, allow: bool) -> list[str]:
     """Raise if a setting differs, or return and log all that do; one that the checkpoint lacks had its default."""
     defaults = flatten(dataclasses.asdict(TrainConfig(epochs=1)))
     before, wanted = (

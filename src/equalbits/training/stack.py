@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from equalbits._files import remove_partial_files
 from equalbits.training.batches import Batches, DeviceBatches
-from equalbits.training.checkpoint_file import CheckpointError, load_checkpoint, save_checkpoint
+from equalbits.training.checkpoint_file import CheckpointError, Metadata, load_checkpoint, save_checkpoint
 from equalbits.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.divergence import NonFiniteError
@@ -132,7 +132,7 @@ class _StackCheckpointer:
         if self.path is None or not (signal_number or time.perf_counter() - self.saved_at >= self.seconds):
             return
         tensors: dict[str, Tensor] = {}
-        nets: dict[str, Any] = {}
+        nets: dict[str, Metadata] = {}
         for run in _healthy(self.runs):
             with _left_out_if_diverged(run):
                 run.check_weights()
