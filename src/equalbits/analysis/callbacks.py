@@ -14,31 +14,51 @@ class BitMeter:
     """Measure a model's bits: call it every n steps and log what it returns, to any logger.
 
     The values are ``bits/entropy`` (mean over all filters), ``bits/to_positive`` and ``bits/to_negative`` (symbols that
-    differ from the previous call) and ``bits/inexact_filters`` (filters without the share of +1 that they promise).
+    differ from the previous call) and ``bits/inexact_filters`` (filters without the share of +1 that they promise; left
+    out with ``exactness=False``). It also works as a metric of torchmetrics does: ``update`` adds the flips since the
+    last update, ``compute`` returns the values, ``reset`` starts to count again.
 
     >>> from equalbits.nn import BiHalf, BinaryLinear
     >>> BitMeter()(nn.Sequential(BinaryLinear(8, 3, weight_quantizer=BiHalf())))
     {'bits/entropy': 1.0, 'bits/to_positive': 0, 'bits/to_negative': 0, 'bits/inexact_filters': 0}
     """
 
-    def __init__(self) -> None:
-        self._previous: dict[str, Tensor] = {}
+    def __init__(self, *, exactness: bool = True) -> None:
+        self._exactness = exactness
+        self._symbols: dict[str, Tensor] = {}
+        self._values: dict[str, float] = {}
+        self._flips = [0, 0]  # to +1, to -1
+
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        """Return the values by the name of their curve, with the flips since the previous call."""
+        self.reset()
+        self.update(model)
+        return self.compute()
 
     @torch.no_grad()
-    def __call__(self, model: nn.Module) -> dict[str, float]:
-        """Return the values by the name of their curve."""
+    def update(self, model: nn.Module) -> None:
+        """Add the flips since the last update, and measure the rest anew."""
         now = {name: layer.symbols().to(torch.int8) for name, layer in binary_layers(model).items()}
-        before = self._previous or now
+        before = self._symbols or now
         counts = [torch.stack(count_flips(before[name].to(now[name].device), now[name])).sum(dim=1) for name in now]
+        self._flips = [total + sum(int(pair[sign]) for pair in counts) for sign, total in enumerate(self._flips)]
         entropies = torch.cat([filter_entropy(symbols).cpu() for symbols in now.values()])
-        up, down = (sum(int(pair[sign]) for pair in counts) for sign in (0, 1))
-        self._previous = now
-        return {
-            "bits/entropy": float(entropies.nanmean()),
-            "bits/to_positive": up,
-            "bits/to_negative": down,
-            "bits/inexact_filters": audit(model, strict=False).inexact_filters,
-        }
+        self._values = {"bits/entropy": float(entropies.nanmean())}
+        if self._exactness:
+            self._values["bits/inexact_filters"] = audit(model, strict=False).inexact_filters
+        self._symbols = now
+
+    def compute(self) -> dict[str, float]:
+        """Return the values of the last update, and the flips of all updates since the last reset."""
+        if not self._values:
+            raise ValueError("the meter has measured no model: call update(model) first")
+        entropy = {"bits/entropy": self._values["bits/entropy"]}
+        flips = {"bits/to_positive": self._flips[0], "bits/to_negative": self._flips[1]}
+        return entropy | flips | self._values
+
+    def reset(self) -> None:
+        """Forget the flips, but not the symbols that the next update compares with."""
+        self._flips = [0, 0]
 
 
 def lightning_callback(*, every: int = 100) -> Any:

@@ -14,6 +14,7 @@ from torch import nn
 from equalbits._files import write_atomically
 from equalbits.data import DataError, check_root_is_read
 from equalbits.models import load_real
+from equalbits.recipes.bit_curves import logged_bits
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe
 from equalbits.recipes.output_dir import check_kind, lock_dir
@@ -104,7 +105,7 @@ def run_recipe(
             """Write the first files after all checks have passed: a refused run leaves the directory unchanged."""
             if not place.is_writer:
                 return reporters
-            return [*reporters, *begin_run_dir(out, recipe, images, known, root=root)]
+            return logged_bits(model, [*reporters, *begin_run_dir(out, recipe, images, known, root=root)])
 
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)

@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,14 @@ def scalars(record: EpochRecord) -> dict[str, float]:
 class TensorBoard:
     """Write each epoch as TensorBoard events. Needs the package ``tensorboard``.
 
-    Every start has a file of its own, opened only while an epoch is written. torch's writer has a thread, which would
-    print a traceback of its own if the disk is full.
+    ``more`` returns further curves of the epoch. Every start has a file of its own, opened only while an epoch is
+    written. torch's writer has a thread, which would print a traceback of its own if the disk is full.
     """
 
-    def __init__(self, folder: Path, history: History) -> None:
+    def __init__(self, folder: Path, history: History, *, more: Callable[[], Mapping[str, float]] = dict) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
+        self.more = more
         self.path = folder / f"events.out.tfevents.{_next_timestamp(folder):010d}.{os.getpid()}"
         with errors_name(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +63,8 @@ class TensorBoard:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
 
-            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(record).items()]
+            curves = {**scalars(record), **self.more()}
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in curves.items()]
             self._append(Event(step=record.epoch, summary=Summary(value=values)))
 
     def _append(self, *events: Any) -> None:
@@ -84,8 +87,10 @@ class WeightsAndBiases:
     """Log each epoch to Weights & Biases. Needs the package ``wandb`` and a login.
 
     The first record starts the run, so that a run that fails before leaves none. Its id is kept in ``folder``, so that
-    a resumed run continues the same curves.
+    a resumed run continues the same curves. ``more`` returns further curves of the epoch; a recipe sets it.
     """
+
+    more: Callable[[], Mapping[str, float]] = dict
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         import wandb
@@ -102,4 +107,4 @@ class WeightsAndBiases:
             if not id_file.exists():
                 write_atomically(id_file, secrets.token_hex(4).encode())
             self.run = self.wandb.init(id=id_file.read_text(), resume="allow", dir=str(self.folder), **self.settings)
-        self.run.log(scalars(record), step=record.epoch)
+        self.run.log({**scalars(record), **self.more()}, step=record.epoch)
