@@ -1,18 +1,22 @@
 """Count the memory of training a binary ResNet-18 beside the real one, on any machine: nothing is computed.
 
-    python benchmarks/counted_memory.py [--batch 128] [--net resnet18] [--ways "real|1w1a|1w1a small"]
+    python benchmarks/counted_memory.py [--batch 128] [--net resnet18] [--ways "real|1w1a|1w1a small"] [--live 20]
 
 Compiles a step as on a GPU, runs the compiled code on tensors without data, and follows what is live: parameters,
 momentum, gradients, activations and temporaries, inside our operators too. It does not know workspaces of cuDNN and
 cuBLAS, the copy of the batch, and what a GPU compiles otherwise than a CPU; ``training_cost.py`` measures all of it.
-The plain path is counted by what it keeps for the backward pass.
+The plain path is counted by what it keeps for the backward pass. ``--live`` lists the largest tensors at the peaks of
+forward and backward, by the lines of our operators that made them; a line of "compiled code" has no further meaning.
 """
 
 import argparse
 import inspect
 import re
+import traceback
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,9 +37,10 @@ from equalbits.functional import conv_as_matmul, gradients_from_bits
 from equalbits.functional.fused_prelu import PRELU
 from equalbits.functional.fused_rprelu import RPRELU
 from equalbits.functional.packed_bits import BitLayout
-from equalbits.nn import BinaryLayer, fused_norm
+from equalbits.nn import BackwardUpdates, BinaryLayer, fused_norm
+from equalbits.training import optimizer
 
-WAYS = "real|1w1a|1w1a again100|1w1a again20|1w1a small|best|best small|best unfused"
+WAYS = "real|1w1a|1w1a kept|1w1a again100|1w1a again20|1w1a small|1w1a small kept|best|best small|best unfused"
 PLAIN = "real|1w1a|1w1a never|1w1a small|best|best small"
 MIB = 2**20
 
@@ -50,6 +55,8 @@ class Live(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.sizes: dict[int, int] = {}
+        self.names: dict[int, str] = {}
+        self.largest: list[tuple[int, str]] = []  # at the peak
         self.now = self.peak = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,14 +64,18 @@ class Live(TorchDispatchMode):
         results = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(results):
             if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in self.sizes:
-                self._note(tensor.untyped_storage())
+                self._note(tensor.untyped_storage(), f"{str(tensor.dtype)[6:]} {tuple(tensor.shape)}")
         return results
 
-    def _note(self, storage: Any) -> None:
+    def _note(self, storage: Any, form: str) -> None:
         place, size = storage._cdata, storage.nbytes()
         self.sizes[place] = size
         self.now += size
-        self.peak = max(self.peak, self.now)
+        lines = [f"{Path(f.filename).name}:{f.lineno}" for f in traceback.extract_stack() if "equalbits" in f.filename]
+        self.names[place] = " ".join((form, *lines[-1:]))
+        if self.now > self.peak:
+            self.peak = self.now
+            self.largest = sorted(((size, self.names[each]) for each, size in self.sizes.items()), reverse=True)
 
         def free() -> None:
             self.now -= self.sizes.pop(place, 0)
@@ -111,6 +122,7 @@ def compiled_code(way: str, case: training_cost.Case) -> list[str]:
     layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
     for number, layer in enumerate(layers):
         layer.ranked_ahead = number, torch.bfloat16  # as in a captured step
+    updates = optimizer.UPDATES_IN_BACKWARD and bool(layers) and BackwardUpdates(layers, lambda *_: None)
     codes: list[str] = []
 
     def save(code: str) -> None:
@@ -146,7 +158,8 @@ def compiled_code(way: str, case: training_cost.Case) -> list[str]:
         return nn.functional.cross_entropy(outputs, labels)
 
     images = torch.empty(case.batch, 3, case.side, case.side).contiguous(memory_format=torch.channels_last)
-    loss = torch.compile(step, backend=backend, dynamic=False)(images, torch.zeros(case.batch, dtype=torch.int64))
+    with updates or nullcontext():
+        loss = torch.compile(step, backend=backend, dynamic=False)(images, torch.zeros(case.batch, dtype=torch.int64))
     loss.backward()
     return codes
 
@@ -164,7 +177,7 @@ BODIES = {
 }
 
 
-def peak_of(code: str, *, keep_inputs: bool) -> tuple[int, int]:
+def peak_of(code: str, *, keep_inputs: bool, live_tensors: int = 0) -> tuple[int, int]:
     """Return bytes live before and at the peak of running compiled code on tensors without data."""
     for name in BODIES:
         code = code.replace(f"torch.ops.equalbits.{name}.default(", f"{name}(")
@@ -186,6 +199,8 @@ def peak_of(code: str, *, keep_inputs: bool) -> tuple[int, int]:
         owned_by_the_model = list(args) if keep_inputs else []
         given["call"](args)
         del owned_by_the_model
+    for size, name in live.largest[:live_tensors]:
+        print(f"  {size / MIB:8.2f}  {name}")
     return before, live.peak
 
 
@@ -221,6 +236,7 @@ def main() -> None:
     parser.add_argument("--net", default="resnet18", choices=("resnet18", "imagenet_resnet18"))
     parser.add_argument("--batch", type=int, default=0, help="128, or 256 for images of 224×224")
     parser.add_argument("--ways", default=WAYS, help="separated by |")
+    parser.add_argument("--live", type=int, default=0, help="number of tensors to list at each peak")
     options = parser.parse_args()
     case = training_cost.CIFAR if options.net == "resnet18" else training_cost.LARGE
     case = case._replace(batch=options.batch or case.batch)
@@ -233,8 +249,8 @@ def main() -> None:
         forward, backward = compiled_code(way, case)
         BitLayout.unpack, PRELU.reference_backward = unpack, over_input  # type: ignore[method-assign]
         RPRELU.reference_backward = over_input_of_rprelu
-        parameters, forward_peak = peak_of(forward, keep_inputs=True)
-        kept, backward_peak = peak_of(backward, keep_inputs=False)
+        parameters, forward_peak = peak_of(forward, keep_inputs=True, live_tensors=options.live)
+        kept, backward_peak = peak_of(backward, keep_inputs=False, live_tensors=options.live)
         BitLayout.unpack = unpack_really  # type: ignore[method-assign]
         lasting = 2 * parameters  # and the momentum
         peak = lasting + max(forward_peak - parameters, backward_peak)

@@ -7,7 +7,9 @@ and how far the losses of 200 steps are from those of the plain path. A way is a
 
 * real: the same network with real weights and ReLU blocks; 1w1a: bi-half weights and the sign of the inputs. "small"
   computes its convolutions again in the backward pass, "again100" those whose outputs have at least 100 values per
-  weight, "never" none (``equalbits.nn.fused_norm.RECOMPUTE_FROM``).
+  weight, "never" none (``equalbits.nn.fused_norm.RECOMPUTE_FROM``). "kept" keeps the gradients of all layers for one
+  step of the optimizer, where others update latents in the backward pass
+  (``equalbits.training.optimizer.UPDATES_IN_BACKWARD``).
 * best: the net of the recipe ``cifar10-resnet18-best``, with RSign and RPReLU; "unfused" computes its norms,
   activations and signs one by one, "taught" adds the loss of a real teacher.
 * captured: bfloat16, compiled, each step one CUDA graph. plain: eager, bfloat16 autocast.
@@ -41,14 +43,14 @@ from torch import Tensor, nn
 from equalbits.data import Loader, load_dataset
 from equalbits.models import create_model, residual_blocks
 from equalbits.nn import SignActivation, fused_norm, recompute_convolutions_
-from equalbits.training import DistillConfig, TrainConfig, make_optimizer
+from equalbits.training import DistillConfig, TrainConfig, make_optimizer, optimizer
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.evaluation import Meter
 from equalbits.training.loop import TrainStep
 from equalbits.training.losses import training_loss
 
 PARTS = ("ways", "imagenet")
-CAPTURED = "real|1w1a|best|best unfused|best taught|best small|1w1a small|1w1a again20|1w1a again100"
+CAPTURED = "real|1w1a|1w1a kept|1w1a small|best|best unfused|best taught|best small|1w1a again20|1w1a again100"
 PLAIN = "real|1w1a|best|best unfused|best small|1w1a small|1w1a never"
 WAYS = [f"{net}, captured" for net in CAPTURED.split("|")]
 WAYS += [f"{net}, plain" for net in PLAIN.split("|")]
@@ -79,9 +81,10 @@ CIFAR, LARGE = Case("resnet18", 10, 32, 128), Case("imagenet_resnet18", 1000, 22
 
 
 def act_as(way: str) -> None:
-    """Fuse blocks unless a way says otherwise, and compute convolutions again from as many values as it names."""
+    """Set the switches that a way names, and the others to their defaults."""
     residual_blocks.can_fuse = (lambda *_: False) if "unfused" in way else CAN_FUSE
     fused_norm.RECOMPUTE_FROM = dict(DEFAULTS)
+    optimizer.UPDATES_IN_BACKWARD = "kept" not in way
     for word in way.split(",")[0].split()[1:]:
         if word == "never" or word.startswith("again"):
             least = math.inf if word == "never" else float(word.removeprefix("again"))
@@ -113,14 +116,14 @@ class Run:
         model = make_model(way, case).to(DEVICE)
         if speed == "captured":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimizer = make_optimizer(model, config.optimizer, capture=speed == "captured")
-        for group in optimizer.param_groups:
+        made = make_optimizer(model, config.optimizer, capture=speed == "captured")
+        for group in made.param_groups:
             group["lr"] = group["lr"] * 0.2  # so that 200 steps on noise stay finite
         self.meter = Meter(torch.device(DEVICE))
         teacher = make_model("real", case).to(DEVICE) if "taught" in way else None
         self.ended = ExitStack()  # never left: it would put the teacher back into training mode
         loss = self.ended.enter_context(training_loss(model, teacher, config))
-        self.step = TrainStep(model.train(), optimizer, loss, config, self.meter)
+        self.step = TrainStep(model.train(), made, loss, config, self.meter)
         self.graph = CudaGraphSteps([self.step], [loader]) if speed == "captured" else None
 
     def steps(self, count: int) -> None:

@@ -62,5 +62,7 @@ from equalbits.functional.ranking import stable_ranks as stable_ranks
 from equalbits.functional.recomputed_norm import NormSettings as NormSettings
 from equalbits.functional.recomputed_norm import RPReLUSettings as RPReLUSettings
 from equalbits.functional.recomputed_norm import convolve_and_norm as convolve_and_norm
+from equalbits.functional.sgd_step import SGDSettings as SGDSettings
+from equalbits.functional.sgd_step import sgd_step_ as sgd_step_
 from equalbits.functional.standardize import centred_symbols as centred_symbols
 from equalbits.functional.standardize import standardize as standardize

@@ -2,6 +2,8 @@
 
 from equalbits.nn.adapt_for_binary_inputs import Adaptation as Adaptation
 from equalbits.nn.adapt_for_binary_inputs import adapt_for_binary_inputs_ as adapt_for_binary_inputs_
+from equalbits.nn.backward_updates import BackwardUpdates as BackwardUpdates
+from equalbits.nn.backward_updates import SeveralGradientsError as SeveralGradientsError
 from equalbits.nn.binarize_model import Conversion as Conversion
 from equalbits.nn.binarize_model import binarize_ as binarize_
 from equalbits.nn.binary_layer import BinaryLayer as BinaryLayer

@@ -18,11 +18,15 @@ from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 from equalbits import functional as F
+from equalbits.nn.backward_updates import through_gate
 from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.methods.bihalf import BiHalf
 from equalbits.nn.quantizer import WeightQuantizer, is_hooked, refit_, reset_
 from equalbits.nn.state_loading import LoadableLayer
 from equalbits.nn.weight_cache import find_sources, lookup_weight
+
+#: State of a layer that its copies start without.
+UNCOPIED = ("cached_weight", "ranked_ahead", "update_gate")
 
 
 class BinaryLayer(LoadableLayer):
@@ -31,6 +35,7 @@ class BinaryLayer(LoadableLayer):
     init: str
     input_is_checked: bool = False
     ranked_ahead: tuple[int, torch.dtype] | None  # layer number and dtype, set by equalbits.nn.rank_ahead
+    update_gate: Tensor | None  # set by equalbits.nn.backward_updates
 
     def make_binary_(
         self, weight_quantizer: WeightQuantizer | None, input_quantizer: nn.Module | None, init: str = "torch"
@@ -56,6 +61,7 @@ class BinaryLayer(LoadableLayer):
         self.awaits_weights = self.weight.is_meta
         self.cached_weight = None
         self.ranked_ahead = None
+        self.update_gate = None
 
     def from_filters(self, filters: Tensor) -> Tensor:
         """Invert :meth:`to_filters`."""
@@ -87,6 +93,8 @@ class BinaryLayer(LoadableLayer):
         """
         if self.training and self.ranked_ahead is not None:
             scaled_symbols = torch.ops.equalbits.symbols_ahead(self.weight.detach(), *self.ranked_ahead)
+            if self.update_gate is not None:
+                return through_gate(self.update_gate, scaled_symbols)
             return F.surrogate(self.weight, scaled_symbols, self.scale)
         symbols = self.scaled_symbols()
         if symbols is not None:
@@ -206,7 +214,7 @@ class BinaryLayer(LoadableLayer):
         return F.saves_signs(quantized, weight)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "cached_weight": None, "ranked_ahead": None}  # type: ignore[no-untyped-call]
+        return {**super().__getstate__(), **dict.fromkeys(UNCOPIED)}  # type: ignore[no-untyped-call]
 
 
 def layers_by_name(model: nn.Module) -> dict[str, BinaryLayer]:

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from equalbits import functional as F
 from equalbits.nn.binarize_model import replace_modules
-from equalbits.nn.binary_layer import BinaryLayer, check_module, layers_by_name
+from equalbits.nn.binary_layer import UNCOPIED, BinaryLayer, check_module, layers_by_name
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from equalbits.nn.quantizer import InputQuantizer
 
@@ -81,7 +81,7 @@ def _as_plain_layer(layer: BinaryLayer, name: str) -> nn.Module:
     plain = object.__new__(_PLAIN_CLASSES[kind])
     own = {"_parameters": {"weight": weight, "bias": layer.bias}, "_buffers": {}, "_modules": {}}
     plain.__dict__.update(layer.__dict__ | own)
-    for attribute in ("init", "cached_weight", "ranked_ahead", "_compiled_call_impl"):
+    for attribute in ("init", *UNCOPIED, "_compiled_call_impl"):
         plain.__dict__.pop(attribute, None)
     quantizer = layer.input_quantizer
     if quantizer is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from equalbits.nn import SeveralGradientsError
 from equalbits.training.batches import DeviceBatches
 from equalbits.training.checkpoint_file import optimizer_tensors
 from equalbits.training.compilation import compile_separately
@@ -50,7 +51,12 @@ class CudaGraphSteps:
         # The tensors that each graph writes gradients to.
         self.gradients: dict[torch.cuda.CUDAGraph, list[tuple[nn.Parameter, Tensor | None]]] = {}
         if self.full:
-            self._capture(self.graph, 0)
+            try:
+                self._capture(self.graph, 0)
+            except SeveralGradientsError:  # of a layer that is called twice, say
+                for step in steps:
+                    step.updates = None
+                self._capture(self.graph, 0)
         if self.full == len(smaller) - 1:
             rest = torch.cuda.CUDAGraph()
             with suppress(RuntimeError, ValueError):  # the step without a graph raises the same, with its batch number

@@ -19,6 +19,7 @@ from equalbits.training.config import TrainConfig
 from equalbits.training.evaluation import Meter, as_logits, check_labels, count_correct
 from equalbits.training.history import History, Reporter
 from equalbits.training.losses import Loss, mix_labels, mixup_share, training_loss
+from equalbits.training.optimizer import backward_updates
 from equalbits.training.progress import ProgressBar
 from equalbits.training.randomness import preserved_rng
 from equalbits.training.resume_checks import Resume, run_facts
@@ -79,6 +80,8 @@ def train(
         checkpoints.resume()
         step = run.step = TrainStep(run.parallel_model(), run.optimizer, loss, run.config, run.meter)
         step.average = run.average
+        if watchers:
+            step.updates = None  # they may read the gradients
         run.announce_progress()
         run.reporters = [bar, *(reporters(History(tuple(run.epochs))) if callable(reporters) else reporters)]
         for watcher in watchers:
@@ -137,6 +140,7 @@ class TrainStep:
         self.has_after_step = bool(layers_with_hook(model, "after_step_"))
         dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
         self.ranker = ahead_ranker(model, dtype) if config.uses_cuda_graph else None
+        self.updates = backward_updates(list(self.ranker.layers), optimizer, config) if self.ranker else None
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss of some images, and their counts (:func:`count_correct`)."""
@@ -166,7 +170,7 @@ class TrainStep:
         for number, (part, part_labels) in enumerate(parts):
             self.part_size = len(part_labels)
             with self._no_gradient_sync(number < len(parts) - 1):
-                with self.ranker or nullcontext():
+                with self.ranker or nullcontext(), self.updates or nullcontext():
                     loss, counts = forward(self, part, part_labels)
                 self.meter.sums += counts
                 if loss.device.type == "cpu" and not math.isfinite(loss.item()):
@@ -176,6 +180,8 @@ class TrainStep:
                 if len(parts) > 1 or not isinstance(weight, float):
                     loss = loss * (weight * (len(part_labels) / len(labels)))
                 loss.backward()  # type: ignore[no-untyped-call]
+        if self.updates is not None:
+            self.updates.check()
         if self.config.clip_norm > 0:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()

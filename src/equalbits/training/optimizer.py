@@ -1,13 +1,19 @@
-"""Optimizers: built from settings, with the learning rate set per step."""
+"""Optimizers: built from settings, with the learning rate set per step; updates in the backward pass."""
 
+import copy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from equalbits.nn import Bits, bop_parameters
+from equalbits.functional import SGDSettings, sgd_step_
+from equalbits.nn import BackwardUpdates, BinaryLayer, Bits, bop_parameters
 from equalbits.optim import BalancedBop, Bop, CombinedOptimizer
-from equalbits.training.config import OptimizerConfig
+from equalbits.training.config import OptimizerConfig, TrainConfig
+
+#: Whether captured steps update latents in the backward pass, where the values are those of the optimizer's own step.
+UPDATES_IN_BACKWARD = True
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, capture: bool = False) -> torch.optim.Optimizer:
@@ -56,3 +62,38 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"].fill_(lr)
         else:
             group["lr"] = lr
+
+
+def backward_updates(
+    layers: list[BinaryLayer], optimizer: torch.optim.Optimizer, config: TrainConfig
+) -> BackwardUpdates | None:
+    """Return updates of latents in the backward pass, of layers ranked ahead; None if they need all gradients at once.
+
+    SGD has a kernel for them. Adam takes one launch per layer, slower than a launch for all: for ``memory='small'``.
+    """
+    kinds = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)[: 3 if config.memory == "small" else 1]
+    at_once = config.clip_norm > 0 or config.accumulate > 1 or type(optimizer) not in kinds
+    if at_once or not UPDATES_IN_BACKWARD:
+        return None
+    uses = [id(layer.weight) for layer in layers]
+    single = [layer for layer in layers if layer.weight.requires_grad and uses.count(id(layer.weight)) == 1]
+    return BackwardUpdates(single, partial(update_latents_, optimizer)) if single else None
+
+
+@torch.no_grad()
+def update_latents_(optimizer: torch.optim.Optimizer, layer: BinaryLayer, gradient: Tensor) -> None:
+    """Step the latents of one layer, from the gradient of its symbols times the scale, as the optimizer would."""
+    latents = layer.weight
+    group = next(group for group in optimizer.param_groups if any(each is latents for each in group["params"]))
+    if type(optimizer) is torch.optim.SGD:
+        state = optimizer.state[latents]
+        if group["momentum"] and state.get("momentum_buffer") is None:
+            state["momentum_buffer"] = torch.zeros_like(latents)
+        settings = SGDSettings(group["lr"], group["momentum"], group["weight_decay"], group["nesterov"])
+        sgd_step_(latents.detach(), state.get("momentum_buffer"), gradient, layer.scale, settings)
+        return
+    single = copy.copy(optimizer)  # shares the state
+    single.param_groups = [{**group, "params": [latents]}]
+    latents.grad = torch.empty_like(latents).copy_(gradient).mul_(layer.scale)
+    single.step()
+    latents.grad = None
