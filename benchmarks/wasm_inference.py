@@ -28,7 +28,6 @@ import numpy as np
 from equalbits.runtime import export_onnx, list_zoo, load_packed, native, stored_images, web_page
 from equalbits.runtime.engine import NativeEngine
 from equalbits.runtime.export import web
-from equalbits.runtime.normalization import normalize
 from equalbits.runtime.zoo import ZOO
 
 #: Return milliseconds an image over so many milliseconds, and the logits.
@@ -38,7 +37,7 @@ Timer = Callable[[float], tuple[float, list[float]]]
 def write_files(name: str, folder: Path) -> np.ndarray:
     """Write all that node reads for one network; return the image, normalized."""
     model, stored = load_packed(f"zoo:{name}"), stored_images(ZOO / f"{name}.ebits")
-    images = normalize(model.network, stored)
+    images = model.network.normalize(stored)
     (folder / f"{name}.block").write_bytes(web.plan_block(model.network))
     (folder / f"{name}.bytes").write_bytes(stored[0].tobytes())
     (folder / f"{name}.floats").write_bytes(images[0].tobytes())

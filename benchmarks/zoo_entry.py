@@ -23,7 +23,6 @@ from equalbits.data import Dataset
 from equalbits.deploy import Preprocessing, pack
 from equalbits.recipes import ByteBatches, DataSpec, RunRecord, get_recipe, list_recipes, load_run, make_loader
 from equalbits.runtime import PackedModel, load_packed
-from equalbits.runtime.normalization import normalize
 from equalbits.runtime.zoo import ZOO
 from equalbits.training import checkpoint_bytes, evaluate, prefixed
 
@@ -92,7 +91,7 @@ def save_examples(model: PackedModel, test: object, path: Path) -> None:
     pictures = test.images[places].numpy()
     numpy_engine = PackedModel(model.network, engine="numpy")
     logits = numpy_engine(pictures)
-    real = normalize(model.network, pictures)
+    real = model.network.normalize(pictures)
     noise = np.random.default_rng(0)
     stable = np.ones(len(places), bool)
     for _ in range(4):

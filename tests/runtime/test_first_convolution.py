@@ -5,7 +5,6 @@ import pytest
 
 from equalbits.runtime import NetworkBuilder, PackedModel, native
 from equalbits.runtime.engine import NativeEngine, run_numpy
-from equalbits.runtime.normalization import normalize
 
 if native.BUILT is None:
     pytest.skip(native.REASON, allow_module_level=True)
@@ -71,7 +70,7 @@ def test_uint8_images_give_the_logits_of_their_normalized_floats(threads: int) -
     pixels = RANDOM.integers(0, 256, (2, 3, 30, 60)).astype(np.uint8)
     for images in (pixels, pixels[:1]):
         model = PackedModel(network, engine="native", threads=threads)
-        np.testing.assert_array_equal(model(images), model(normalize(network, images)))
+        np.testing.assert_array_equal(model(images), model(network.normalize(images)))
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "portable"])

@@ -7,7 +7,6 @@ channel, each product and each sum rounded to float32. All other operations roun
 import numpy as np
 
 from equalbits.runtime import Network, Operation
-from equalbits.runtime.normalization import normalize
 from equalbits.runtime.ops.windows import pad_image, sliding_windows
 
 #: Largest relative error of one rounding to float32.
@@ -20,7 +19,7 @@ def run_in_order(network: Network, images: np.ndarray) -> np.ndarray:
     Each layer is run in numpy too, on the same inputs. Two sums of n products in any two orders differ by at most
     2 · n · 2⁻²⁴ / (1 − n · 2⁻²⁴) times the sum of their magnitudes; a larger difference fails.
     """
-    values = {0: normalize(network, images) if images.dtype == np.uint8 else images}
+    values = {0: network.normalize(images) if images.dtype == np.uint8 else images}
     for place, operation in enumerate(network.operations):
         if operation.kind in ("conv", "linear") and operation.settings.get("input_bits") != 8:
             values[place + 1] = _weighted(network, operation, values, network.shapes[place + 1])

@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
 from equalbits.deploy.graph import Graph, PackError, Step
-from equalbits.deploy.pack_weights import reads_signs
 from equalbits.deploy.verify import other_class
-from equalbits.runtime import Floats, Network, PackedModel, Settings, exact_products, native
+from equalbits.runtime import Floats, Network, PackedModel, Settings, each_value, exact_products, native
 
 _LOG = logging.getLogger("equalbits")
 
@@ -83,7 +83,7 @@ def _rounded(sample: Floats, settings: Settings) -> Floats:
 
 def _is_rounded(graph: Graph, step: Step, bits: int) -> bool:
     """Return whether the input of a step is rounded: with 8 bits also that of int8 weights, where sums stay exact."""
-    if step.kind != "conv" or reads_signs(graph, step):
+    if step.kind != "conv" or graph.is_moved_sign(step.inputs[0]):
         return False
     weight, groups = step.arrays["weight"], step.settings.get("groups", 1)
     enough = groups == 1 or step.shape[0] // groups >= _FEWEST_FILTERS
@@ -93,20 +93,14 @@ def _is_rounded(graph: Graph, step: Step, bits: int) -> bool:
 
 def _sample_values(network: Network, wanted: set[int], images: Floats) -> dict[int, Floats]:
     """Return evenly spaced numbers of each wanted value, with the smallest and the largest of all, over all images."""
-    last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
     samples: dict[int, list[Floats]] = {value: [] for value in wanted}
     each = max(1, _SAMPLED // len(images))
     for start in range(0, len(images), _CHUNK):
-        values: dict[int, Floats] = {0: images[start : start + _CHUNK]}
-        for place in range(-1, max(wanted)):
-            if place >= 0:
-                values[place + 1] = network.run_operation(network.operations[place], values)
-            if place + 1 in wanted:
-                rows = values[place + 1].reshape(len(values[place + 1]), -1)
-                samples[place + 1] += [rows[:, :: max(1, rows.shape[1] // each)].reshape(-1)]
-                samples[place + 1] += [np.array([rows.min(), rows.max()])]
-            for value in [value for value in values if last_read[value] <= place]:
-                del values[value]
+        for number, value in islice(each_value(network, images[start : start + _CHUNK]), max(wanted) + 1):
+            if number in wanted:
+                rows = value.reshape(len(value), -1)
+                samples[number] += [rows[:, :: max(1, rows.shape[1] // each)].reshape(-1)]
+                samples[number] += [np.array([rows.min(), rows.max()])]
     return {value: np.concatenate(parts) for value, parts in samples.items()}
 
 

@@ -7,7 +7,7 @@ from typing import TypedDict
 import numpy as np
 import torch
 
-from equalbits.runtime import Array, Floats, Network, Operation, Port, Settings, Shape
+from equalbits.runtime import OPS, Array, Floats, Network, Operation, Port, Settings, Shape
 
 Arrays = dict[str, Array]
 
@@ -77,6 +77,12 @@ class Graph:
     def value(self, number: int) -> Value:
         """Return a value by its number."""
         return Value(number, self.steps[number - 1].shape if number else self.input_shape)
+
+    def is_moved_sign(self, number: int) -> bool:
+        """Return whether a value is a sign, or only moved since one."""
+        while number and OPS[(step := self.steps[number - 1]).kind].moves and step.kind not in ("pad", "concat"):
+            number = step.inputs[0]
+        return number > 0 and self.steps[number - 1].kind == "sign"
 
 
 def drop_unused(graph: Graph, output: Value) -> Graph:

@@ -114,23 +114,26 @@ def pack(
                 f"rounding: its forward depends on the batch size; make it a function of each image"
             )
         images = as_array(frozen.images)
+
+        def rounded(exact: Network, option: str) -> Network:
+            made = to_network(graph, header)
+            verify_rounding(option, exact, made, graph, images)
+            return made
+
         shorter = {} if span is None else span.trace_shorter(model, example)
         graphs = [graph, *(short for short, _ in shorter.values())]
         if rest != "float32":
             for step in (step for each in graphs for step in each.steps):
                 step.arrays = narrow_arrays(step, rest)
-            exact, network = network, to_network(graph, header)
-            verify_rounding(f"{rest=}", exact, network, graph, images)
+            network = rounded(network, f"{rest=}")
         if linear_inputs != "float32":
             for each in graphs:
                 round_linear_inputs(each)
-            exact, network = network, to_network(graph, header)
-            verify_rounding(f"{linear_inputs=}", exact, network, graph, images)
+            network = rounded(network, f"{linear_inputs=}")
         if activations != "float32":
             shown = _calibration_images(calibration, network, images)
             round_activations(graph, network, shown, activations)
-            exact, network = network, to_network(graph, header)
-            verify_rounding(f"{activations=}", exact, network, graph, images)
+            exact, network = network, rounded(network, f"{activations=}")
             log_agreement(f"{activations=}", exact, network, shown)
         if span is not None:
             network = with_lengths(network, {span.most: (graph, frozen), **shorter}, span.sizes(example))

@@ -8,7 +8,7 @@ import torch
 from equalbits.deploy.graph import Arrays, Graph, PackError, Step
 from equalbits.functional import Plane, bases_to_bit_planes, to_bit_planes
 from equalbits.nn import ABCNet, BinaryLayer, abcnet_bases
-from equalbits.runtime import OPS, Floats, bits
+from equalbits.runtime import Floats, bits
 
 #: Dtypes of the non-binary tensors.
 RESTS = ("float32", "float16", "int8")
@@ -79,7 +79,7 @@ def narrow_arrays(step: Step, rest: str) -> Arrays:
 def round_linear_inputs(graph: Graph) -> None:
     """Set ``input_bits=8`` on every binary linear layer whose input is not signs; signs are exact anyway."""
     linear = [step for step in graph.steps if step.kind == "linear" and step.arrays["weight"].dtype == np.uint8]
-    found = [step for step in linear if not reads_signs(graph, step)]
+    found = [step for step in linear if not graph.is_moved_sign(step.inputs[0])]
     if not found:
         raise PackError(
             "linear_inputs='int8' rounds the inputs of binary linear layers that are not signs, and the model has no "
@@ -87,15 +87,6 @@ def round_linear_inputs(graph: Graph) -> None:
         )
     for step in found:
         step.settings = {**step.settings, "input_bits": 8}
-
-
-def reads_signs(graph: Graph, step: Step) -> bool:
-    """Return whether the input of a step is a sign, or only moved since one."""
-    while step.inputs[0]:
-        step = graph.steps[step.inputs[0] - 1]
-        if not OPS[step.kind].moves or step.kind in ("pad", "concat"):
-            return step.kind == "sign"
-    return False
 
 
 def quantize_int8(weight: Floats) -> Arrays:

@@ -9,6 +9,7 @@ from equalbits.runtime.decoder import Decoder as Decoder
 from equalbits.runtime.engine import MAX_THREADS as MAX_THREADS
 from equalbits.runtime.engine import NativeEngine as NativeEngine
 from equalbits.runtime.engine import PackedModel as PackedModel
+from equalbits.runtime.engine import each_value as each_value
 from equalbits.runtime.engine import load_packed as load_packed
 from equalbits.runtime.engine import run_numpy as run_numpy
 from equalbits.runtime.export import CSizes as CSizes
@@ -28,7 +29,6 @@ from equalbits.runtime.limits import Limits as Limits
 from equalbits.runtime.network import Network as Network
 from equalbits.runtime.network import Operation as Operation
 from equalbits.runtime.network_builder import NetworkBuilder as NetworkBuilder
-from equalbits.runtime.normalization import unnormalized_hint as unnormalized_hint
 from equalbits.runtime.op_specs import Array as Array
 from equalbits.runtime.op_specs import Floats as Floats
 from equalbits.runtime.op_specs import Settings as Settings

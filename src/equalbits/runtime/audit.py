@@ -11,6 +11,7 @@ from equalbits.runtime import bits
 from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import connections
+from equalbits.runtime.ops import OPS
 
 Counts = bits.Counts
 _SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes")
@@ -250,12 +251,12 @@ def summarize(network: Network) -> PackedSummary:
 def _bits_of_values(network: Network) -> list[int]:
     """Return how many bits a number of each value takes: after ``sign`` and ``quantize``, and where those are moved."""
     bits_of = [32]
-    moving = {"concat", "flatten", "reshape", "permute", "channel_shuffle", "slice", "max_pool"}
     for operation in network.operations:
         if operation.kind == "quantize":
             bits_of.append(int(operation.settings["max"] - operation.settings["min"]).bit_length())
         else:
-            moved = max((bits_of[i] for i in operation.inputs), default=32) if operation.kind in moving else 32
+            moves = operation.kind == "max_pool" or (OPS[operation.kind].moves and operation.kind != "pad")
+            moved = max(bits_of[i] for i in operation.inputs) if moves else 32
             bits_of.append(1 if operation.kind == "sign" else moved)
     return bits_of
 

@@ -5,7 +5,8 @@ import operator
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ from equalbits.runtime.lengths import at_length
 from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
-from equalbits.runtime.normalization import byte_table, normalize, unnormalized_hint
 from equalbits.runtime.op_specs import Array, Floats
 from equalbits.runtime.ports import join_inputs, split_outputs
 from equalbits.runtime.predict import Prediction, prepare, top_classes
@@ -113,7 +113,7 @@ class PackedModel:
             rows, has_batch = self.as_batch(images[0]), np.ndim(images[0]) != 3
             if self._may_be_pixels and rows.size and rows.dtype != np.uint8:
                 self._may_be_pixels = bool(rows.min() >= 0 and rows.max() <= 1)
-                if hint := unnormalized_hint(self.network, rows):
+                if hint := self.network.unnormalized_hint(rows):
                     warnings.warn(hint, stacklevel=2)
         else:
             raise ValueError(f"the model takes one batch of images, not {len(images) + len(named)} arrays")
@@ -191,7 +191,7 @@ class PackedModel:
         for start in range(0, len(batch), _CHUNK):
             images = batch[start : start + _CHUNK]
             if images.dtype == np.uint8:
-                images = normalize(self.network, images)
+                images = self.network.normalize(images)
             parts.append(run_numpy(self.network, images))
         return np.concatenate(parts)
 
@@ -251,7 +251,7 @@ class NativeEngine:
             raise LimitError((limits or Limits()).refusal(f"a plan of more than {most} bytes", network)) from None
         self.step_kinds = plan.step_kinds
         self._shape = network.shapes[-1]
-        self._table = None if network.mean is None else byte_table(network).reshape(-1)
+        self._table = None if network.mean is None else network.byte_table().reshape(-1)
 
     def __call__(self, batch: Array, threads: int = 1) -> Floats:
         """Return the logits of a batch of float32 or uint8 images."""
@@ -270,17 +270,24 @@ class NativeEngine:
 
 
 def run_numpy(network: Network, images: Floats) -> Floats:
-    """Run a network operation by operation in numpy; values are freed after their last use."""
+    """Run a network operation by operation in numpy."""
+    *_, (_, logits) = deque(each_value(network, images), maxlen=1)
+    return logits
+
+
+def each_value(network: Network, images: Floats) -> Iterator[tuple[int, Floats]]:
+    """Yield every value with its number, the images first, computed in numpy; each is freed after its last use."""
     values: dict[int, Floats] = {0: images}
+    yield 0, images
     last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
     for place, operation in enumerate(network.operations):
         result = network.run_operation(operation, values)
         whole = result.base
         if isinstance(whole, np.ndarray) and whole.nbytes > 2 * result.nbytes:  # a slice would keep all of it alive
             result = result.copy()
-        if place + 1 in last_read or place + 1 == len(network.operations):
+        yield place + 1, result
+        if place + 1 in last_read:
             values[place + 1] = result
         for value in set(operation.inputs):
             if last_read[value] == place:
                 del values[value]
-    return values[len(network.operations)]

@@ -142,6 +142,28 @@ class Network:
         names = list(self.operations[place].tensors.values())
         return names[0].rpartition(".")[0] or names[0] if names else f"#{place}"
 
+    def byte_table(self) -> Floats:
+        """Return the normalized value of every byte, ``(byte / 255 − mean) / std``, shape (channel, 256)."""
+        mean, std = (np.asarray(numbers, np.float32)[:, None] for numbers in (self.mean, self.std))
+        table: Floats = (np.arange(256, dtype=np.float32) / np.float32(255) - mean) / std
+        return table
+
+    def normalize(self, images: Array) -> Floats:
+        """Return uint8 images (image, channel, row, column) as the float32 values that the first operation reads."""
+        values: Floats = self.byte_table()[np.arange(images.shape[1])[:, None, None], images]
+        return values
+
+    def unnormalized_hint(self, images: Array) -> str:
+        """Return a line of advice for floats from 0 to 1, which look like pixels that nothing normalized."""
+        if self.mean is None or images.dtype == np.uint8 or not images.size:
+            return ""
+        if not 0 <= images.min() < images.max() <= 1:
+            return ""
+        return (
+            "images are floats from 0 to 1, which are not normalized by the file's mean and std: give uint8, or "
+            "(image - mean) / std"
+        )
+
     def _output_shape(self, place: int, operation: Operation, before: list[Shape]) -> Shape:
         where = f"operation {place} ({operation.kind})"
         for value in operation.inputs:

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from equalbits.runtime import PackedModel, top_classes, unnormalized_hint
+from equalbits.runtime import PackedModel, top_classes
 from equalbits.serving.batcher import Batcher
 from equalbits.serving.body import RequestLimits, decode, read_body, refusal
 from equalbits.serving.metrics import Metrics
@@ -79,7 +79,7 @@ class _Service:
             "scores": [[round(each.probability, 6) for each in row] for row in rows],
             "logits": [[each.logit for each in row] for row in rows],
         }
-        hint = unnormalized_hint(self.model.network, batch)
+        hint = self.model.network.unnormalized_hint(batch)
         return {name: column[0] if len(rows) == 1 else column for name, column in columns.items()} | (
             {"warning": hint} if hint else {}
         )

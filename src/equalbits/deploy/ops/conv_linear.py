@@ -13,7 +13,7 @@ from equalbits.deploy.ops.gather import pad
 from equalbits.deploy.pack_weights import plane_arrays
 from equalbits.deploy.traced_values import BatchView, Known
 from equalbits.deploy.tracer import Tracer, rule
-from equalbits.runtime import OPS, Settings
+from equalbits.runtime import Settings
 
 
 @rule("convolution.default")
@@ -195,7 +195,7 @@ def _flip_filters(tracer: Tracer, weight: Tensor, groups: int) -> Tensor:
 def linear(tracer: Tracer, value: Known, weight: Tensor, bias: Known = None) -> Value:
     """Multiply the last axis by weights; signs along the last of several axes by a 1×1 convolution over the others."""
     source = tracer.value(value)
-    if len(source.shape) == 1 or not _is_moved_sign(tracer, source):
+    if len(source.shape) == 1 or not tracer.graph.is_moved_sign(source.number):
         return _add_weighted(tracer, "linear", source, weight, bias, {})
     *positions, features = source.shape
     if len(positions) == 2:
@@ -206,14 +206,6 @@ def linear(tracer: Tracer, value: Known, weight: Tensor, bias: Known = None) -> 
     made = _add_weighted(tracer, "conv", image, weight[:, :, None, None], bias, {"kernel": 1})
     made = tracer.permute(made, (1, 0, 2))
     return tracer.reshape(made, (*positions, made.shape[1]))
-
-
-def _is_moved_sign(tracer: Tracer, value: Value) -> bool:
-    """Return whether a value is a sign, or only moved since one."""
-    step = tracer.maker(value)
-    while step is not None and OPS[step.kind].moves and step.kind not in ("pad", "concat"):
-        step = tracer.maker(tracer.source(step))
-    return step is not None and step.kind == "sign"
 
 
 @rule("addmm.default")

@@ -7,7 +7,6 @@ from numpy.typing import DTypeLike
 
 from equalbits.runtime.lower import Lowering
 from equalbits.runtime.network import Network
-from equalbits.runtime.normalization import byte_table
 from equalbits.runtime.op_specs import Array
 from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, field_default
 
@@ -46,7 +45,7 @@ class CProgram:
         self.ram_bytes = 4 * (self._floats + self._words) + self._rounded + 4  # and the pointer to the image
         self.pixel_type = "float" if network.mean is None else "uint8_t"
         if network.mean is not None:
-            self.constant("normal", byte_table(network))
+            self.constant("normal", network.byte_table())
 
     def _view_rows(self) -> None:
         """Give a layer that reads and makes a list as rows values of that shape, at the same places."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
-from equalbits.runtime.normalization import byte_table
 
 _ALIGNMENT = 16
 #: Most bytes of a plan's tensors: in base64 they must fit into one string, which browsers limit to 512 MiB.
@@ -26,7 +25,7 @@ def plan_block(network: Network) -> bytes:
     values, steps, tensors = plan.tables()
     if sum(tensor.nbytes for tensor in tensors) > _MOST_BYTES:
         raise ValueError(_TOO_LARGE)
-    table = np.empty(0, np.float32) if network.mean is None else byte_table(network)
+    table = np.empty(0, np.float32) if network.mean is None else network.byte_table()
     sizes = [len(tensor) for tensor in tensors]
     counts = (len(values), len(steps), len(tensors), answer)
     head = (*counts, prod(network.input_shape), prod(network.shapes[-1]), table.nbytes)
