@@ -134,20 +134,6 @@ class Setting:
         return value
 
 
-def count(value: object) -> int:
-    """Parse an integer from 1."""
-    if type(value) is not int or not 1 <= value <= MAX_INT:
-        raise ValueError(f"is {_short(value)}: it must be an integer from 1 to {MAX_INT}")
-    return value
-
-
-def axis(value: object) -> int:
-    """Parse the number of an axis, from 0."""
-    if type(value) is not int or not 0 <= value < 8:
-        raise ValueError(f"is {_short(value)}: it must be an integer from 0 to 7")
-    return value
-
-
 def flag(value: object) -> bool:
     """Parse true or false."""
     if type(value) is not bool:
@@ -167,13 +153,6 @@ def positive(value: object) -> float:
     if number(value) < SMALLEST_FLOAT:
         raise ValueError(f"is {_short(value)}: it must be positive, from {SMALLEST_FLOAT:.3g}")
     return number(value)
-
-
-def level(value: object) -> int:
-    """Parse the least or the largest of at most 256 whole numbers around 0."""
-    if type(value) is not int or not -255 <= value <= 255:
-        raise ValueError(f"is {_short(value)}: it must be an integer from -255 to 255")
-    return value
 
 
 def optional_number(value: object) -> float | None:
@@ -230,6 +209,12 @@ def connections(settings: Settings, inputs: Shapes) -> int:
     return inputs[0][0] // groups * math.prod(settings["kernel"])
 
 
+def _integer(value: object, *, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"is {_short(value)}: it must be an integer from {least} to {most}")
+    return value
+
+
 def _integers(value: object, *, size: int | None, least: int) -> tuple[int, ...]:
     if type(value) is int:
         value = [value] * (size or 1)
@@ -241,6 +226,12 @@ def _integers(value: object, *, size: int | None, least: int) -> tuple[int, ...]
     return tuple(value)
 
 
+#: Parse an integer from 1.
+count = partial(_integer, least=1, most=MAX_INT)
+#: Parse the number of an axis.
+axis = partial(_integer, least=0, most=7)
+#: Parse the least or the largest of at most 256 whole numbers around 0.
+level = partial(_integer, least=-255, most=255)
 #: Parse height and width, from 1; one number stands for both.
 pair = partial(_integers, size=2, least=1)
 #: Parse top, bottom, left and right, from 0; one number stands for all four.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from equalbits.runtime.engine import PackedModel
 from equalbits.runtime.export.c_program import CProgram
+from equalbits.runtime.export.c_step import CStep
 from equalbits.runtime.export.c_steps import C_STEPS
 from equalbits.runtime.lengths import longest
 from equalbits.runtime.network import Network
@@ -65,14 +66,15 @@ def c_source(network: Network, header_name: str = "net.h", *, max_ram: int | Non
         names = ", ".join(port.name for port in (*network.inputs, *network.outputs))
         raise ValueError(f"C takes one image and gives its logits, not {names}: run the file with equalbits.runtime")
     program = CProgram(network)
-    for number, (kind, _) in enumerate(program.plan.steps):
+    steps = [CStep(program, number) for number in range(len(program.plan.steps))]
+    for step, (kind, _) in zip(steps, program.plan.steps, strict=True):
         if kind not in C_STEPS:
-            raise ValueError(f"{program.layer(number)} has no C form: export to onnx instead")
-        program.functions.append(f"/* {program.layer(number)}: {program.sizes(number)} */\n")
-        C_STEPS[kind](program, number)
+            raise ValueError(f"{step.layer} has no C form: export to onnx instead")
+        program.functions.append(f"/* {step.layer}: {step.describe_sizes()} */\n")
+        C_STEPS[kind](step)
     sizes = CSizes(program.flash_bytes, program.ram_bytes)
     if max_ram is not None and sizes.ram > max_ram:
-        layer = program.layer(program.largest_step())
+        layer = steps[program.largest_step()].layer
         raise ValueError(
             f"{layer} needs {sizes.ram:,} bytes of RAM, more than --max-ram {max_ram:,}: "
             "use fewer channels or a smaller image"
@@ -102,7 +104,7 @@ def c_source(network: Network, header_name: str = "net.h", *, max_ram: int | Non
 int equalbits_run({parameters}) {{
     if (!pixels || !logits) return 1;
     image = pixels;
-{"".join(f"    step_{number}(); /* {program.layer(number)} */{chr(10)}" for number in range(len(program.plan.steps)))}\
+{"".join(f"    step_{step.number}(); /* {step.layer} */{chr(10)}" for step in steps)}\
     for (int i = 0; i < {program.outputs}; i++) logits[i] = {program.name(program.answer)}[i];
     return 0;
 }}

@@ -4,16 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import bits
-from equalbits.runtime.export.c_pixels import add_pixels, window_loops
-from equalbits.runtime.export.c_program import CProgram, word_count
+from equalbits.runtime.export.c_program import word_count
+from equalbits.runtime.export.c_step import CStep, add_pixels, window_loops
 
 
-def _symbols(program: CProgram, number: int) -> tuple[NDArray[np.int8], int, int]:
+def _symbols(step: CStep) -> tuple[NDArray[np.int8], int, int]:
     """Return binary weights as (filter, kernel row, kernel column, channel of the group), filters and channels."""
-    fields, (height, width) = program.plan.steps[number][1], program.window(number)[0]
-    sign = program.plan.tensors[fields["WEIGHT"]]
-    kept = program.plan.tensors[fields["KEPT"]] if "KEPT" in fields else None
-    part = program.shape(fields["IN"])[0] // program.field(number, "GROUPS")
+    sign, kept = step.tensor("WEIGHT"), step.tensor("KEPT") if "KEPT" in step.fields else None
+    (height, width), part = step.window()[0], step.shape("IN")[0] // step["GROUPS"]
     symbols = bits.unpack_symbols(sign, kept, part * height * width)
     return symbols.reshape(len(sign), part, height, width).transpose(0, 2, 3, 1), len(sign), part
 
@@ -25,22 +23,21 @@ def _pack_words(ones: NDArray[np.bool_]) -> NDArray[np.uint32]:
     return np.packbits(padded, axis=-1, bitorder="little").view("<u4").astype(np.uint32)
 
 
-def conv_bits(program: CProgram, number: int) -> None:
+def conv_bits(step: CStep) -> None:
     """XOR and popcount of words; padding is skipped. A mask drops pruned connections, and bits of other groups."""
-    symbols, filters, part = _symbols(program, number)
-    read, groups = program.field(number, "IN"), program.field(number, "GROUPS")
-    channels, rows, columns = program.shape(read)
+    symbols, filters, part = _symbols(step)
+    (channels, rows, columns), groups = step.shape("IN"), step["GROUPS"]
     starts = np.arange(groups) * part
     span = int((starts % 32 + part - 1).max()) // 32 + 1
     aligned = np.zeros((*symbols.shape[:3], 32 * span), np.int8)
     for index in range(filters):
         first = int(starts[index * groups // filters]) % 32
         aligned[index, ..., first : first + part] = symbols[index]
-    weight = program.constant(f"bits_{number}", _pack_words(aligned == 1))
-    (height, width), *_ = window = program.window(number)
+    weight = step.constant("bits", _pack_words(aligned == 1))
+    (height, width), *_ = window = step.window()
     per_filter = height * width * span
     masked = groups > 1 or not symbols.all()
-    mask = program.constant(f"kept_{number}", _pack_words(aligned != 0)) if masked else ""
+    mask = step.constant("kept", _pack_words(aligned != 0)) if masked else ""
     at = f"(r * {columns} + c) * {word_count(channels)}"
     if groups > 1:
         at += f" + f / {filters // groups} * {part} / 32"
@@ -49,12 +46,11 @@ def conv_bits(program: CProgram, number: int) -> None:
     add = "popcount(m[k]) - 2 * popcount((in[k] ^ w[k]) & m[k])" if masked else "- 2 * popcount(in[k] ^ w[k])"
     after = "" if masked else f"            sum += {part};\n"
     add_pixels(
-        program,
-        number,
+        step,
         f"""\
     int sum = 0; /* twice the equal bits, minus all: what XNOR and popcount give */
 {window_loops(window, (rows, columns))}
-            const uint32_t *in = {program.name(read)} + {at};
+            const uint32_t *in = {step.pointer("IN")} + {at};
             const uint32_t *w = {weight} + {place};
 {kept}            for (int k = 0; k < {span}; k++) sum += {add};
 {after}        }}
@@ -64,38 +60,36 @@ def conv_bits(program: CProgram, number: int) -> None:
     )
 
 
-def conv_signed(program: CProgram, number: int) -> None:
+def conv_signed(step: CStep) -> None:
     """Floats by binary weights: each number is added or subtracted; pruned ones are left out."""
-    symbols, filters, part = _symbols(program, number)
+    symbols, filters, part = _symbols(step)
     flat = symbols.reshape(filters, -1)
     words = word_count(flat.shape[1])
-    weight = program.constant(f"bits_{number}", _pack_words(flat == 1))
+    weight = step.constant("bits", _pack_words(flat == 1))
     test = f"{weight}[(size_t)f * {words} + (at >> 5)] >> (at & 31) & 1u"
     if not symbols.all():
-        kept = program.constant(f"kept_{number}", _pack_words(flat != 0))
+        kept = step.constant("kept", _pack_words(flat != 0))
         keep = f"if (!({kept}[(size_t)f * {words} + (at >> 5)] >> (at & 31) & 1u)) continue;\n                "
-        _convolve(program, number, part, f"{keep}sum += {test} ? in : -in;")
-    elif program.is_real(program.field(number, "IN")) and (part % 32 == 0 or 32 % part == 0):
-        _add_whole_words(program, number, part, f"{weight}[(size_t)f * {words} + (at >> 5)]")
+        _convolve(step, part, f"{keep}sum += {test} ? in : -in;")
+    elif step.program.is_real(step["IN"]) and (part % 32 == 0 or 32 % part == 0):
+        _add_whole_words(step, part, f"{weight}[(size_t)f * {words} + (at >> 5)]")
     else:
-        _convolve(program, number, part, f"sum += {test} ? in : -in;")
+        _convolve(step, part, f"sum += {test} ? in : -in;")
 
 
-def _add_whole_words(program: CProgram, number: int, part: int, word: str) -> None:
+def _add_whole_words(step: CStep, part: int, word: str) -> None:
     """Add a convolution with binary weights whose channels fill words, or share one: each word is read once."""
-    window, read = program.window(number), program.field(number, "IN")
-    step = min(part, 32)
+    window, run = step.window(), min(part, 32)
     add_pixels(
-        program,
-        number,
+        step,
         f"""\
     float sum = 0.0f;
-{window_loops(window, program.shape(read)[1:])}
-            const float *in = &{program.pixel(read, "r", "c", _first_channel(program, number, part))};
-            for (int k = 0; k < {part}; k += {step}) {{
+{window_loops(window, step.shape("IN")[1:])}
+            const float *in = &{step.pixel("IN", "r", "c", _first_channel(step, part))};
+            for (int k = 0; k < {part}; k += {run}) {{
                 const int at = (i * {window[0][1]} + j) * {part} + k;
                 uint32_t word = {word} >> (at & 31);
-                for (int b = 0; b < {step}; b++, word >>= 1) sum = word & 1u ? sum + in[k + b] : sum - in[k + b];
+                for (int b = 0; b < {run}; b++, word >>= 1) sum = word & 1u ? sum + in[k + b] : sum - in[k + b];
             }}
         }}
     }}
@@ -104,36 +98,31 @@ def _add_whole_words(program: CProgram, number: int, part: int, word: str) -> No
     )
 
 
-def _first_channel(program: CProgram, number: int, part: int) -> str:
+def _first_channel(step: CStep, part: int) -> str:
     """Return the C expression of the first channel of a filter's group."""
-    fields, groups = program.plan.steps[number][1], program.field(number, "GROUPS")
-    filters = program.shape(fields.get("OUT", fields.get("OUT_BITS", -1)))[0]
-    return f"f / {filters // groups} * {part}" if groups > 1 else "0"
+    return f"f / {step.made[0] // step['GROUPS']} * {part}" if step["GROUPS"] > 1 else "0"
 
 
-def conv_real(program: CProgram, number: int) -> None:
+def conv_real(step: CStep) -> None:
     """Floats by float or int8 weights."""
-    fields, (height, width) = program.plan.steps[number][1], program.window(number)[0]
-    given = program.plan.tensors[fields["WEIGHT"]]
-    part = program.shape(fields["IN"])[0] // program.field(number, "GROUPS")
+    (height, width), given, part = step.window()[0], step.tensor("WEIGHT"), step.shape("IN")[0] // step["GROUPS"]
     laid = given.reshape(len(given), part, height, width).transpose(0, 2, 3, 1)
-    weight = program.constant(f"weight_{number}", laid)
-    _convolve(program, number, part, f"sum += in * (float){weight}[(size_t)f * {part * height * width} + at];")
+    weight = step.constant("weight", laid)
+    _convolve(step, part, f"sum += in * (float){weight}[(size_t)f * {part * height * width} + at];")
 
 
-def _convolve(program: CProgram, number: int, part: int, add: str) -> None:
+def _convolve(step: CStep, part: int, add: str) -> None:
     """Add a convolution of floats; ``add`` adds connection ``at`` of filter ``f`` with the number ``in``."""
-    read, window = program.field(number, "IN"), program.window(number)
-    channel = f"({_first_channel(program, number, part)} + k)" if program.field(number, "GROUPS") > 1 else "k"
+    window = step.window()
+    channel = f"({_first_channel(step, part)} + k)" if step["GROUPS"] > 1 else "k"
     add_pixels(
-        program,
-        number,
+        step,
         f"""\
     float sum = 0.0f;
-{window_loops(window, program.shape(read)[1:])}
+{window_loops(window, step.shape("IN")[1:])}
             for (int k = 0; k < {part}; k++) {{
                 const int at = (i * {window[0][1]} + j) * {part} + k;
-                const float in = {program.pixel(read, "r", "c", channel)};
+                const float in = {step.pixel("IN", "r", "c", channel)};
                 {add}
             }}
         }}
@@ -143,22 +132,21 @@ def _convolve(program: CProgram, number: int, part: int, add: str) -> None:
     )
 
 
-def linear_bytes(program: CProgram, number: int) -> None:
+def linear_bytes(step: CStep) -> None:
     """Add a linear layer whose input is rounded to 8 bits: whole numbers, added or subtracted by binary weights."""
-    symbols, _, part = _symbols(program, number)
+    symbols, _, part = _symbols(step)
     words = word_count(part)
-    weight = program.constant(f"bits_{number}", _pack_words(symbols[:, 0, 0] == 1))
+    weight = step.constant("bits", _pack_words(symbols[:, 0, 0] == 1))
     test = f"{weight}[(size_t)f * {words} + (k >> 5)] >> (k & 31) & 1u"
     keep = ""
     if not symbols.all():
-        kept = program.constant(f"kept_{number}", _pack_words(symbols[:, 0, 0] != 0))
+        kept = step.constant("kept", _pack_words(symbols[:, 0, 0] != 0))
         keep = f"if ({kept}[(size_t)f * {words} + (k >> 5)] >> (k & 31) & 1u) "
-    read = program.name(program.field(number, "IN"))
-    program.functions.append(f"static float unit_{number}; /* of the rounded numbers */\n")
-    program.ram_bytes += 4
+    read, number = step.pointer("IN"), step.number
+    step.program.functions.append(f"static float unit_{number}; /* of the rounded numbers */\n")
+    step.program.ram_bytes += 4
     add_pixels(
-        program,
-        number,
+        step,
         f"""\
     int32_t sum = 0;
     for (int k = 0; k < {part}; k++) {keep}sum += {test} ? bytes[k] : -bytes[k];

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 from equalbits.runtime.lower import Lowering
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import Array
-from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, field_default
+from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables
 
 _C_TYPES = {"f": "float", "i": "int8_t", "u": "uint32_t"}
 
@@ -32,7 +32,7 @@ class CProgram:
             self.answer = Lowering(network, self.plan, byte_weights=()).run()
         except OverflowError:
             raise ValueError(f"the constants take more than {MAX_BYTES >> 20} MiB, which is too large for C") from None
-        self._network = network
+        self.network = network
         self.outputs = math.prod(network.shapes[-1])
         self.constants: list[str] = []
         self.functions: list[str] = []
@@ -69,11 +69,6 @@ class CProgram:
         )
         return "\n".join(lines + [f"static {kind} {name}[{size}];" for kind, name, size in sizes if size]) + "\n"
 
-    def layer(self, number: int) -> str:
-        """Return the kind and the name of the first operation of a step."""
-        place = self.plan.places[number]
-        return f"{self._network.operations[place].kind} {self._network.layer_name(place)}".replace("*/", "* /")
-
     def largest_step(self) -> int:
         """Return the step that reads and writes most, which sets the RAM."""
         names = ("IN", "IN2", "RESIDUAL", "OUT", "OUT_BITS")
@@ -81,14 +76,6 @@ class CProgram:
             {fields[name] for name in names if fields.get(name, -1) in self._places} for _, fields in self.plan.steps
         ]
         return int(np.argmax([sum(_size(self.plan, value) for value in values) for values in used]))
-
-    def sizes(self, number: int) -> str:
-        """Return the shapes that a step reads and writes."""
-        fields = self.plan.steps[number][1]
-        named = (("IN", ""), ("OUT", " to floats "), ("OUT_BITS", " to signs "))
-        return "".join(
-            word + "x".join(map(str, self.shape(fields[name]))) for name, word in named if fields.get(name, -1) >= 0
-        )
 
     def shape(self, value: int) -> tuple[int, ...]:
         """Return channels, rows and columns of a value."""
@@ -120,34 +107,11 @@ class CProgram:
         self.flash_bytes += flat.nbytes
         return name
 
-    def entry(self, number: int, name: str, index: str = "f") -> str:
-        """Return the C expression of one entry of the vector ``name`` of a step: a literal where all are equal."""
-        tensor = self.field(number, name)
-        flat = self.plan.tensors[tensor].reshape(-1)
-        same = flat.size > 0 and (flat.view(np.uint32) == flat.view(np.uint32)[0]).all()
-        return literal(flat[0]) if same else f"{self._vector(tensor, f'{name.lower()}_{number}')}[{index}]"
-
-    def _vector(self, tensor: int, name: str) -> str:
+    def vector(self, tensor: int, name: str) -> str:
         """Return the name of a tensor of the plan, added once."""
         if tensor not in self._names:
             self._names[tensor] = self.constant(name, self.plan.tensors[tensor])
         return self._names[tensor]
-
-    def field(self, number: int, name: str) -> int:
-        """Return a field of a step."""
-        return self.plan.steps[number][1].get(name, field_default(name))
-
-    def window(self, number: int, *, pooling: bool = False) -> tuple[tuple[int, ...], ...]:
-        """Return kernel, stride, dilation and padding before of a step's window, or of the pooling fused into it."""
-        own = (
-            ("KERNEL_H", "KERNEL_W"),
-            ("STRIDE_H", "STRIDE_W"),
-            ("DILATION_H", "DILATION_W"),
-            ("PAD_TOP", "PAD_LEFT"),
-        )
-        fused = (("POOL_H", "POOL_W"), ("POOL_STRIDE_H", "POOL_STRIDE_W"), own[2], ("POOL_TOP", "POOL_LEFT"))
-        found = [tuple(self.field(number, name) for name in names) for names in (fused if pooling else own)]
-        return (*found[:2], (1, 1), found[3]) if pooling else tuple(found)
 
 
 def _place_values(plan: PlanTables, answer: int) -> tuple[dict[int, int], int, int]:
