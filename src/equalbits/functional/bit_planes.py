@@ -4,7 +4,6 @@ A packed file stores the planes of a layer, and a summary predicts its size from
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from equalbits.functional.optimal_transport import as_filters
 
-Rows = NDArray[np.floating[Any]]
+Rows = NDArray[np.floating]
 
 
 @dataclass(frozen=True)

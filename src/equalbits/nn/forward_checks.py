@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from equalbits.nn.binary_layer import BinaryLayer, evaluation_mode, loses_input
 
 #: A batch of inputs, several inputs, or inputs by name: ``model(example)``, ``model(*example)``, ``model(**example)``.
-Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
+Example = Tensor | tuple[object, ...] | Mapping[str, object]
 
 #: Activations that are replaced before a binary input: their output has no negative values.
 RECTIFIERS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.ReLU6)
@@ -41,7 +41,7 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.owners, self.inside, self.observed = owners, list[nn.Module](), Observed()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         result = func(*args, **(kwargs or {}))
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -63,7 +63,7 @@ class _Watch(TorchFunctionMode):
         """Push a layer that is being called."""
         self.inside.append(layer)
 
-    def leave(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
+    def leave(self, layer: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> None:
         """Pop a layer; note its constant binary input, or mark its output as rectified."""
         if isinstance(layer, RECTIFIERS) and isinstance(output, Tensor):
             output._rectified_by = frozenset([layer])  # type: ignore[attr-defined]

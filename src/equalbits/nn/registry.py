@@ -82,7 +82,7 @@ class Registry(Generic[Q]):
         """
         name, _, rest = text.partition(":")
         defaults = self.settings(name)
-        settings: dict[str, Any] = {}
+        settings: dict[str, object] = {}
         for setting, value in (_parse_setting(text, part) for part in rest.split(",") if part.strip()):
             if setting not in defaults:
                 raise unknown_name(f"{self.kind} {name!r}: setting", setting, defaults)
@@ -99,7 +99,7 @@ class Registry(Generic[Q]):
             raise ValueError(f"{text!r} does not make a {self.kind}: {error}") from error
 
 
-def _parse_setting(text: str, part: str) -> tuple[str, Any]:
+def _parse_setting(text: str, part: str) -> tuple[str, object]:
     name, equals, value = (word.strip() for word in part.partition("="))
     if not (name and equals and value):
         raise ValueError(f"{part!r} in {text!r} is not a setting: write name=value, as in 'bihalf:p_pos=0.25'")

@@ -53,7 +53,7 @@ class Bop(Optimizer):
         group["start_lr"] = float(group["lr"])
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update the averages and flip bits."""
         loss = None
         if closure is not None:

@@ -1,7 +1,6 @@
 """Several optimizers as one: for example one for the bits and one for the real parameters."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -32,7 +31,7 @@ class CombinedOptimizer(Optimizer):
             self.state.update(part.state)
         self._share()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Step every part."""
         loss = None
         if closure is not None:

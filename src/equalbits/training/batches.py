@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence, Sized
 from copy import copy
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class DeviceBatches(Batches, Protocol):
         ...
 
 
-PlainLoader = Collection[tuple[Tensor, Tensor]] | DataLoader[Any]
+PlainLoader = Collection[tuple[Tensor, Tensor]] | DataLoader[object]
 AnyBatches = Batches | PlainLoader
 
 
