@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from equalbits.nn.binarize_model import replace_modules
 from equalbits.nn.binary_layer import check_module, layers_by_name
 from equalbits.nn.forward_checks import RECTIFIERS, Example, watch_forward
+from equalbits.nn.replace_modules import replace_modules
 from equalbits.nn.shortcuts import add_shortcuts_
 
 

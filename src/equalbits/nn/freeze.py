@@ -11,10 +11,10 @@ from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from equalbits import functional as F
-from equalbits.nn.binarize_model import replace_modules
 from equalbits.nn.binary_layer import UNCOPIED, BinaryLayer, check_module, layers_by_name
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from equalbits.nn.quantizer import InputQuantizer
+from equalbits.nn.replace_modules import replace_modules
 
 #: Plain class of each binary layer class.
 _PLAIN_CLASSES: dict[type[nn.Module], type[nn.Module]] = {

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equalbits.nn.binarize_model import replace_modules
 from equalbits.nn.forward_checks import Example, run_in_eval
 from equalbits.nn.layers import BinaryConv2d
+from equalbits.nn.replace_modules import replace_modules
 
 
 class Shortcut(nn.Module):
