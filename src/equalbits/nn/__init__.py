@@ -29,7 +29,6 @@ from equalbits.nn.global_pruning import empty_filters as empty_filters
 from equalbits.nn.global_pruning import end_ramps_ as end_ramps_
 from equalbits.nn.global_pruning import freeze_latents_ as freeze_latents_
 from equalbits.nn.global_pruning import set_global_masks_ as set_global_masks_
-from equalbits.nn.global_pruning import warn_empty_layers as warn_empty_layers
 from equalbits.nn.input_quantizers.adabin import AdaBinActivation as AdaBinActivation
 from equalbits.nn.input_quantizers.bihalf import BiHalfActivation as BiHalfActivation
 from equalbits.nn.input_quantizers.horq import HORQ as HORQ

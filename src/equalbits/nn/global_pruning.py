@@ -1,7 +1,6 @@
 """Pruning of a whole model: with ``scope="global"`` one ranking covers all layers, and each layer stores its mask."""
 
 import warnings
-from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -13,13 +12,15 @@ from equalbits.nn.methods.pruned import PrunedQuantizer
 from equalbits.nn.quantizer import fitted
 
 
-def set_global_masks_(model: nn.Module, *, sparsity: float | None = None, warn: bool = True) -> dict[str, int]:
+def set_global_masks_(
+    model: nn.Module, *, sparsity: float | None = None, warned: set[str] | None = None
+) -> dict[str, int]:
     """Rank the weights of all layers with ``scope="global"`` together, update their masks, return the counts kept.
 
     Call it once before training and then as often as the masks should follow the weights: as a watcher,
     ``lambda model, step: set_global_masks_(model)``. ``sparsity`` overrides the sparsity of the layers. Ties are
     broken by the order of the layers, then by index. The masks are written in place, so a captured graph sees them.
-    ``warn`` warns about layers left without weights: no gradient passes through them.
+    It warns about layers left without weights, except those in ``warned``, to which it adds them.
 
     >>> from equalbits.nn import BinaryLinear, PrunedSign
     >>> model = nn.Sequential(*(BinaryLinear(8, 4, weight_quantizer=PrunedSign(0.75, scope="global")) for _ in "ab"))
@@ -40,18 +41,15 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None, warn: 
     for quantizer, mask in zip(quantizers.values(), masks, strict=True):
         fitted(quantizer.sieve, "kept").copy_(mask)
     counts = dict(zip(quantizers, torch.stack([mask.sum() for mask in masks]).tolist(), strict=True))  # one device sync
-    if warn and (empty := [name for name, count in counts.items() if not count]):
-        warn_empty_layers(empty, stacklevel=3)
+    warned = set() if warned is None else warned
+    if empty := [name for name, count in counts.items() if not count and name not in warned]:
+        warned.update(empty)
+        warnings.warn(
+            f"the global ranking leaves no weight in {', '.join(map(repr, empty))}, so earlier layers get no gradient: "
+            "lower the sparsity, or choose scope='layer'",
+            stacklevel=2,
+        )
     return counts
-
-
-def warn_empty_layers(layers: Sequence[str], *, stacklevel: int = 2) -> None:
-    """Warn about layers that a global ranking leaves without weights."""
-    warnings.warn(
-        f"the global ranking leaves no weight in {', '.join(map(repr, layers))}, so earlier layers get no gradient: "
-        "lower the sparsity, or choose scope='layer'",
-        stacklevel=stacklevel,
-    )
 
 
 def empty_filters(model: nn.Module) -> dict[str, list[int]]:

@@ -22,7 +22,6 @@ from equalbits.nn import (
     recompute_convolutions_,
     set_global_masks_,
     set_progress,
-    warn_empty_layers,
 )
 from equalbits.training import distributed
 from equalbits.training.batches import Batches, DeviceBatches, images_and_labels
@@ -274,12 +273,8 @@ class TrainingRun:
         return record
 
     def _set_masks(self) -> None:
-        if not self.has_global_masks:
-            return
-        empty = {name for name, count in set_global_masks_(self.model, warn=False).items() if not count}
-        if empty - self.warned_empty:  # once per layer
-            warn_empty_layers(sorted(empty - self.warned_empty))
-            self.warned_empty |= empty
+        if self.has_global_masks:
+            set_global_masks_(self.model, warned=self.warned_empty)
 
     def _seed(self, position: Position) -> None:
         """Seed dropout and loaders by the step alone, so that a resumed run draws the same."""
