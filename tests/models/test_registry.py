@@ -70,7 +70,7 @@ def test_a_missing_name_raises() -> None:
         ("conv2", {"weight_quantizer": SignActivation()}, "pass a quantizer like"),
         ("conv2", {"input_quantizer": "sing"}, "did you mean 'sign'"),
         ("conv2", {"input_quantizer": torch.sign}, "pass one like SignActivation"),
-        ("conv2", {"init": "zeros"}, "choose 'torch' .* or 'kaiming'"),
+        ("conv2", {"init": "zeros"}, "choose one of 'torch', 'kaiming'"),
         ("conv2", {"num_classes": 0}, "num_classes=0: it must be an integer"),
         ("conv2", {"num_classes": 2.5}, "num_classes=2.5"),
         ("conv2", {"width": 0}, "width=0: the multiplier"),

@@ -44,7 +44,7 @@ def test_print_shows_the_quantizers():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"init": "xavier"}, "init='xavier' is not known: choose 'torch'"),
+        ({"init": "xavier"}, "init='xavier' is not known: choose one of 'torch', 'kaiming'"),
         (
             {"weight_quantizer": BiHalf},
             r"weight_quantizer is the class BiHalf: pass a WeightQuantizer, as in .*BiHalf\(\)",

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from equalbits.nn import BinaryConv2d, BinaryLinear, QuickConv2d, RSign, WeightQuantizer
+from equalbits.nn import BinaryConv2d, BinaryLinear, QuickConv2d, RSign, WeightQuantizer, check_choice
 
 RealLayer = nn.Conv2d | nn.Linear
 Layer = TypeVar("Layer", bound=RealLayer)
@@ -31,8 +31,7 @@ class LayerFactory:
     init: str = "torch"
 
     def __post_init__(self) -> None:
-        if self.init not in ("torch", "kaiming"):
-            raise ValueError(f"init={self.init!r} is not known: choose 'torch' (torch's default) or 'kaiming'")
+        check_choice("init", self.init, ("torch", "kaiming"))
 
     @property
     def binary_inputs(self) -> bool:

@@ -74,6 +74,7 @@ from equalbits.nn.output_layers import Maxout as Maxout
 from equalbits.nn.output_layers import RPReLU as RPReLU
 from equalbits.nn.quantizer import InputQuantizer as InputQuantizer
 from equalbits.nn.quantizer import WeightQuantizer as WeightQuantizer
+from equalbits.nn.quantizer import check_choice as check_choice
 from equalbits.nn.rank_ahead import ahead_ranker as ahead_ranker
 from equalbits.nn.registry import input_quantizer_by_name as input_quantizer_by_name
 from equalbits.nn.registry import input_quantizer_settings as input_quantizer_settings

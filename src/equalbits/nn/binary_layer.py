@@ -21,7 +21,7 @@ from equalbits import functional as F
 from equalbits.nn.backward_updates import through_gate
 from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.methods.bihalf import BiHalf
-from equalbits.nn.quantizer import WeightQuantizer, is_hooked, refit_, reset_
+from equalbits.nn.quantizer import WeightQuantizer, check_choice, is_hooked, refit_, reset_
 from equalbits.nn.state_loading import LoadableLayer
 from equalbits.nn.weight_cache import find_sources, lookup_weight
 
@@ -43,8 +43,7 @@ class BinaryLayer(LoadableLayer):
         """Attach copies of the quantizers, and initialize scale and latents."""
         weight_quantizer = BiHalf() if weight_quantizer is None else weight_quantizer
         check_quantizers(weight_quantizer, input_quantizer)
-        if init not in ("torch", "kaiming"):
-            raise ValueError(f"init={init!r} is not known: choose 'torch' (torch's default) or 'kaiming'")
+        check_choice("init", init, ("torch", "kaiming"))
         self.init = init
         if self._connections() == 0:
             raise ValueError(f"weight has shape {tuple(self.weight.shape)}: a filter needs at least one connection")

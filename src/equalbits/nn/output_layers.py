@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits.nn.input_quantizers.rsign import per_channel
+from equalbits.nn.quantizer import check_choice
 
 #: Shape of the factors of each form of :class:`LearnedScale`, by axis.
 _FACTORS = {"channel": ("c11",), "dense": ("chw",), "channel-map": ("c11", "1hw"), "rank-1": ("c11", "1h1", "11w")}
@@ -29,8 +30,7 @@ class LearnedScale(nn.Module):
     def __init__(self, channels: int, size: tuple[int, int] | None = None, *, form: str | None = None) -> None:
         super().__init__()
         form = form or ("channel" if size is None else "rank-1")
-        if form not in _FACTORS:
-            raise ValueError(f"form={form!r} is not known: choose one of {', '.join(map(repr, _FACTORS))}")
+        check_choice("form", form, _FACTORS)
         if (size is None) != (form == "channel"):
             raise ValueError(f"form={form!r} with size={size}: all forms but 'channel' need size=(height, width)")
         self.channels, self.size, self.form = channels, size, form
