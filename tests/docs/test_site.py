@@ -3,8 +3,11 @@
 import logging
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import equalbits as eb
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
@@ -32,6 +35,19 @@ def site(tmp_path_factory):
 def test_the_navigation_names_every_page_once():
     named = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
     assert sorted(named) == PAGES
+
+
+def test_the_python_reference_has_every_name_of_the_root_and_of_the_pages():
+    reference = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    root = {name for name in dir(eb) if name[0] != "_" and not isinstance(getattr(eb, name), ModuleType)}
+    assert root == set(re.findall(r"^\| \[`eb\.(\w+)`\]", reference, flags=re.MULTILINE))
+    pages = [*SOURCES, ROOT / "README.md", *(ROOT / "examples").glob("*.py")]
+    imports = re.findall(r"from equalbits\.(\w+) import ([\w, ]+)", "".join(page.read_text() for page in pages))
+    names = {(package, name) for package, names in imports for name in names.split(", ")} - {("cli", "main")}
+    assert len(names) > 20
+    assert [
+        pair for pair in sorted(names) if not re.search(rf"::: equalbits\.{pair[0]}\.\S*\b{pair[1]}\n", reference)
+    ] == []
 
 
 def test_every_page_is_built(site):
