@@ -54,13 +54,13 @@ def test_links_between_pages_have_targets():
 
 def test_the_format_page_states_every_limit_and_operation():
     from equalbits.runtime import Limits, container, network, op_specs
-    from equalbits.runtime.ops import OPS, conv_linear, pool
+    from equalbits.runtime.ops import OPS, pool
 
     page = (ROOT / "docs" / "format.md").read_text()
     stated = re.findall(r"2([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", page.partition("## Validation")[2])
     limits = (
         *(container.MAX_TABLE_BYTES, network.MAX_OPERATIONS, network.MAX_WORK, op_specs.MAX_ELEMENTS),
-        *(conv_linear.MAX_CONNECTIONS, op_specs.MAX_INT, network.MAX_SIDE),
+        *(op_specs.EXACT, op_specs.MAX_INT, network.MAX_SIDE),
         *(Limits().memory, Limits().work, Limits().work),
     )
     assert [1 << int(unicodedata.normalize("NFKC", digits)) for digits in stated] == list(limits)

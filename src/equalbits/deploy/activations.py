@@ -9,14 +9,12 @@ import numpy as np
 
 from equalbits.deploy.graph import Graph, PackError, Step
 from equalbits.deploy.verify import other_class
-from equalbits.runtime import Floats, Network, PackedModel, Settings, each_value, exact_products, native
+from equalbits.runtime import Floats, Network, PackedModel, Settings, each_value, exact_products, many_filters, native
 
 _LOG = logging.getLogger("equalbits")
 
 #: Dtypes of the inputs of binary convolutions that are not signs, and their bits.
 ACTIVATIONS: Mapping[str, int] = {"float32": 32, "int8": 8, "int4": 4}
-#: Groups with fewer filters stay floats: integers would not make them faster.
-_FEWEST_FILTERS = 16
 #: Images per run of numpy, and numbers of a value that calibration looks at.
 _CHUNK, _SAMPLED = 8, 1 << 17
 #: Shares of the range that are tried as the largest number that is not clipped.
@@ -86,9 +84,8 @@ def _is_rounded(graph: Graph, step: Step, bits: int) -> bool:
     if step.kind != "conv" or graph.is_moved_sign(step.inputs[0]):
         return False
     weight, groups = step.arrays["weight"], step.settings.get("groups", 1)
-    enough = groups == 1 or step.shape[0] // groups >= _FEWEST_FILTERS
     exact = weight.dtype == np.int8 and bits == 8 and exact_products(weight, 255)
-    return enough and (weight.dtype == np.uint8 or exact)
+    return many_filters(step.shape[0], groups) and (weight.dtype == np.uint8 or exact)
 
 
 def _sample_values(network: Network, wanted: set[int], images: Floats) -> dict[int, Floats]:

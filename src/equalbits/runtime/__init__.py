@@ -37,6 +37,7 @@ from equalbits.runtime.ops import OPS as OPS
 from equalbits.runtime.ops.activation import FUNCTIONS as FUNCTIONS
 from equalbits.runtime.ops.pool import adaptive_windows as adaptive_windows
 from equalbits.runtime.ops.quantize import exact_products as exact_products
+from equalbits.runtime.ops.quantize import many_filters as many_filters
 from equalbits.runtime.ports import Port as Port
 from equalbits.runtime.predict import Prediction as Prediction
 from equalbits.runtime.predict import top_classes as top_classes

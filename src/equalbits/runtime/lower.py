@@ -16,9 +16,9 @@ from numpy.typing import DTypeLike
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, ChainOp, ElementwiseOp, Shape
 from equalbits.runtime.ops import OPS
-from equalbits.runtime.ops.conv_linear import multiplies_bits
-from equalbits.runtime.ops.quantize import read_as_bytes, read_as_whole_reals, write_bytes
-from equalbits.runtime.plan_tables import BITS, BYTES, IMAGE, REAL, PlanTables, strides
+from equalbits.runtime.ops.conv_linear import multiplies
+from equalbits.runtime.ops.quantize import write_bytes
+from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, strides
 
 #: Slots of a chain in order; an operation takes the first of its kind behind the last one taken.
 SLOTS = ("affine1", "prelu1", "affine2", "residual", "affine3", "prelu2", "affine4", "clamp")
@@ -44,7 +44,8 @@ def lower(
 
 
 class Lowering:
-    """State of :func:`lower`. ``real``, ``bits`` and ``bytes`` map values of the network to values of the plan.
+    """State of :func:`lower`. ``real`` and ``compact`` (signs as bits, roundings as bytes) map values of the network to
+    values of the plan.
 
     Numbers that are rounded to 8 bits stay floats where they are multiplied by other dtypes than ``byte_weights``. The
     rules of :mod:`equalbits.runtime.ops` call the methods to emit steps.
@@ -54,8 +55,7 @@ class Lowering:
         self.network, self.plan, self.byte_weights = network, plan, byte_weights
         self.output = len(network.operations)
         self.real: dict[int, int] = {}
-        self.bits: dict[int, int] = {}
-        self.bytes: dict[int, int] = {}
+        self.compact: dict[int, int] = {}
         self.readers: list[list[int]] = [[] for _ in network.shapes]
         self.fused: set[int] = set()  # operations that are part of a step already
         self._by_rows = False  # whether the chain that is fused now is that of one row after the other
@@ -99,13 +99,10 @@ class Lowering:
         spread = array.astype(np.float32).reshape(-1, *(1,) * (len(shape) - 1 - axis))
         return self.plan.tensor(np.broadcast_to(spread, (*shape[:1], 1, 1) if value in self.images else shape))
 
-    def new_bits(self, value: int) -> int:
-        """Return a new value of the plan for a value of the network, as bits."""
-        return self.plan.value(BITS, self.native_shape(value))
-
-    def new_bytes(self, value: int) -> int:
-        """Return a new value of the plan for a value of the network, as bytes."""
-        return self.plan.value(BYTES, self.native_shape(value))
+    def write_compact(self, value: int, kind: int) -> int:
+        """Return a new value of the plan, which from now on holds a sign as bits, or a rounding as bytes."""
+        self.compact[value] = self.plan.value(kind, self.native_shape(value))
+        return self.compact[value]
 
     def write_real(self, value: int) -> int:
         """Return a new value of the plan, which from now on holds ``value`` as floats."""
@@ -118,22 +115,19 @@ class Lowering:
             self.plan.step("LOAD", IN=self.image, OUT=self.write_real(0))
         return self.real[value]
 
-    def is_sign(self, value: int) -> bool:
-        """Return whether a value is made by a sign."""
-        return value > 0 and self.network.operations[value - 1].kind == "sign"
-
     def is_elementwise(self, place: int) -> bool:
         """Return whether an operation can join a chain."""
         return isinstance(OPS[self.network.operations[place].kind], ChainOp)
 
-    def read_as_bits(self, place: int) -> bool:
-        """Return whether an operation is a sign whose bits are read."""
-        return self.is_sign(place + 1) and any(multiplies_bits(self, reader) for reader in self.readers[place + 1])
+    def read_compactly(self, place: int, kind: str = "") -> bool:
+        """Return whether an operation, of this kind, is a sign read as bits or a rounding read as bytes."""
+        right = kind in ("", self.network.operations[place].kind)
+        return right and any(multiplies(self, reader) != "floats" for reader in self.readers[place + 1])
 
     def read_as_real(self, place: int) -> bool:
-        """Return whether a sign is read as floats, or by nothing."""
+        """Return whether the output of an operation is read as floats, or by nothing."""
         readers = self.readers[place + 1]
-        return not readers or not all(multiplies_bits(self, reader) for reader in readers)
+        return not readers or any(multiplies(self, reader) == "floats" for reader in readers)
 
     def finish_step(
         self, step: str, value: int, fields: dict[str, int], slot: int = -1, *, by_rows: bool = False
@@ -205,23 +199,23 @@ class Lowering:
 
     def _end_in_bytes(self, value: int, fields: dict[str, int]) -> set[int]:
         """Have the step write the bytes of the first rounding that is read as such; return it if floats need not be."""
-        place = next((place for place in self.readers[value] if read_as_bytes(self, place)), None)
+        place = next((place for place in self.readers[value] if self.read_compactly(place, "quantize")), None)
         if place is None:
             return set()
         fields |= write_bytes(self, place)
-        served = set() if read_as_whole_reals(self, place) else {place}
+        served = set() if self.read_as_real(place) else {place}
         self.fused |= served
         return served
 
     def _end_in_bits(self, value: int, fields: dict[str, int]) -> set[int]:
         """Have the step write the signs that binary layers read; return the readers that need no floats then."""
-        signs = [place for place in self.readers[value] if self.read_as_bits(place)]
+        signs = [place for place in self.readers[value] if self.read_compactly(place, "sign")]
         served = {place for place in signs if not self.read_as_real(place)}
         if not signs:  # perhaps behind a batch norm of their own
             signs, served = self.signs_behind_affine(value, fields)
         if signs:
-            fields["OUT_BITS"] = self.new_bits(value)
-            self.bits |= {place + 1: fields["OUT_BITS"] for place in signs}
+            fields["OUT_BITS"] = self.plan.value(BITS, self.native_shape(value))
+            self.compact |= {place + 1: fields["OUT_BITS"] for place in signs}
             self.fused |= served | {place for place in signs if not self.read_as_real(place)}
         return served
 
@@ -229,7 +223,7 @@ class Lowering:
         """Return the signs behind the only affine that reads ``value``, where nothing else reads that affine."""
         affine = [place for place in self.readers[value] if self.network.operations[place].kind == "affine"]
         signs = self.readers[affine[0] + 1] if len(affine) == 1 else []
-        if not signs or not all(self.read_as_bits(place) and not self.read_as_real(place) for place in signs):
+        if not signs or not all(self.read_compactly(place, "sign") and not self.read_as_real(place) for place in signs):
             return [], set()
         spec = OPS["affine"]
         assert isinstance(spec, ChainOp)

@@ -28,6 +28,8 @@ Settings = Mapping[str, Any]
 
 #: Maximum number of elements of one value, per image.
 MAX_ELEMENTS = 1 << 28
+#: Float32 holds every integer up to this, and adds integers exactly in any order below it.
+EXACT = 1 << 24
 #: Tensors with one or two numbers per channel. All others are weights, with a row per filter.
 VECTORS = ("scale", "bias", "gain_shift", "slope")
 #: Largest integer a setting may have: far above any network, far below any overflow.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from equalbits.runtime.op_specs import Array, Floats, Shape
+from equalbits.runtime.op_specs import EXACT, Array, Floats, Shape
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ def check_ports(what: str, ports: tuple[Port, ...], count: int) -> None:
     """Raise unless names differ, and all shapes together hold ``count`` numbers."""
     for port in ports:
         sizes = all(type(size) is int and size > 0 for size in port.shape) and len(port.shape) <= 8
-        if not isinstance(port.name, str) or not sizes or type(port.below) is not int or not 0 <= port.below <= 1 << 24:
-            raise ValueError(f"{what} has {str(port)[:120]}: give a name, sizes from 1, and a bound up to {1 << 24}")
+        if not isinstance(port.name, str) or not sizes or type(port.below) is not int or not 0 <= port.below <= EXACT:
+            raise ValueError(f"{what} has {str(port)[:120]}: give a name, sizes from 1, and a bound up to {EXACT}")
     if len({port.name for port in ports}) != len(ports):
         raise ValueError(f"{what} have a name twice: {', '.join(port.name for port in ports)[:120]}")
     total = sum(math.prod(port.shape) for port in ports)

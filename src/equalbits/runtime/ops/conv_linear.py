@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from equalbits.runtime import bits, op_specs
-from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.op_specs import EXACT, Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
 from equalbits.runtime.ops import quantize, windows
 
 if TYPE_CHECKING:
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
-#: Sums of ±1 are exact in float32 below this many connections.
-MAX_CONNECTIONS = 1 << 24
-#: Groups with fewer filters than this run faster as floats.
-_FEWEST_FILTERS = 16
 #: Maximum number of elements of the windows that numpy lines up at a time.
 _MAX_LINED_UP = 1 << 25
 
@@ -55,10 +51,9 @@ class _Weighted(OpSpec):
         if binary:
             stored = {part: arrays[part] for part in ("weight", "kept") if part in arrays}
             fields |= {part.upper(): lowering.plan.weight(array, np.uint8) for part, array in stored.items()}
-        if multiplies_bits(lowering, place):
-            step, read = "CONV_BITS", lowering.bits[value]
-        elif quantize.multiplies_bytes(lowering, place):
-            step, read = "CONV_BYTES" if binary else "CONV_INT8", lowering.bytes[value]
+        if (form := multiplies(lowering, place)) != "floats":
+            step = "CONV_BITS" if form == "bits" else "CONV_BYTES" if binary else "CONV_INT8"
+            read = lowering.compact[value]
         elif operation.settings.get("input_bits") == 8:
             step, read = "LINEAR_BYTES", lowering.as_flat(value)
         elif by_rows:
@@ -146,7 +141,7 @@ class _Linear(_Weighted):
             made: Floats = _scale_and_shift(rows @ weights.T, tensors)
         else:
             rounded, step = round_to_bytes(rows)
-            exact = np.float32 if 127 * weights.shape[1] < 1 << 24 else np.float64
+            exact = np.float32 if 127 * weights.shape[1] < EXACT else np.float64
             sums: Floats = (rounded.astype(exact) @ weights.T.astype(exact)).astype(np.float32)
             made = _scale_and_shift(sums * step, tensors)
         return made.reshape(*values[0].shape[:-1], -1)
@@ -161,8 +156,8 @@ def _count_filters(tensors: Tensors) -> int:
 def _check_weight(tensors: Tensors, shape: Shape) -> None:
     """Check a float or int8 weight of ``shape``, or one or two planes of bits; scale and bias are per filter."""
     weight, kept, filters, width = tensors["weight"], tensors.get("kept"), shape[0], math.prod(shape[1:])
-    if width >= MAX_CONNECTIONS:
-        raise ValueError(f"has {width} connections per filter: sums of more than {MAX_CONNECTIONS - 1} are not exact")
+    if width >= EXACT:
+        raise ValueError(f"has {width} connections per filter: sums of more than {EXACT - 1} are not exact")
     if weight.dtype != np.uint8:
         if weight.shape != shape:
             raise ValueError(f"has a weight of shape {weight.shape}: its input and kernel make it {shape}")
@@ -213,18 +208,23 @@ def _scale_and_shift(sums: Floats, tensors: Tensors) -> Floats:
     return sums + tensors["bias"].astype(np.float32).reshape(-1, *tail) if "bias" in tensors else sums
 
 
-def multiplies_bits(lowering: "Lowering", place: int) -> bool:
-    """Return whether the native engine runs an operation as binary weights on the bits of a sign."""
+def multiplies(lowering: "Lowering", place: int) -> str:
+    """Return how the native engine reads the input of an operation: as ``bits`` of a sign, ``bytes``, or ``floats``."""
     network, operation = lowering.network, lowering.network.operations[place]
-    if operation.kind not in ("conv", "linear") or not lowering.is_sign(operation.inputs[0]):
-        return False
-    if operation.settings.get("input_bits") == 8:
-        return False
-    if operation.kind == "linear" and len(network.shapes[place + 1]) > 1:
-        return False
-    groups = operation.settings.get("groups", 1)
-    enough = groups == 1 or network.shapes[place + 1][0] // groups >= _FEWEST_FILTERS
-    return enough and network.tensors[operation.tensors["weight"]].dtype == np.uint8
+    if operation.kind not in ("conv", "linear") or not operation.inputs[0]:
+        return "floats"
+    source, settings = network.operations[operation.inputs[0] - 1], operation.settings
+    shape, weight = network.shapes[place + 1], network.arrays(operation)["weight"]
+    if not quantize.many_filters(shape[0], settings.get("groups", 1)):
+        return "floats"
+    if source.kind == "sign":
+        one_row = operation.kind == "conv" or len(shape) == 1
+        return "bits" if weight.dtype == np.uint8 and one_row and settings.get("input_bits") != 8 else "floats"
+    if source.kind != "quantize" or operation.kind != "conv" or weight.dtype not in lowering.byte_weights:
+        return "floats"
+    largest = max(-source.settings["min"], source.settings["max"])
+    width = op_specs.connections(settings, (network.shapes[operation.inputs[0]],))
+    return "bytes" if quantize.exact_products(weight, largest, width) else "floats"
 
 
 def reads_rows(lowering: "Lowering", place: int) -> bool:

@@ -21,6 +21,7 @@ from equalbits.runtime.op_specs import (
     Shapes,
     Tensors,
 )
+from equalbits.runtime.plan_tables import BITS
 
 if TYPE_CHECKING:
     from equalbits.runtime.export.graph import ExportGraph, Node
@@ -142,8 +143,8 @@ class _Sign(ElementwiseOp):
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         fields = {"IN": lowering.as_real(operation.inputs[0])}
-        if lowering.read_as_bits(place) and place + 1 not in lowering.bits:
-            lowering.bits[place + 1] = fields["OUT_BITS"] = lowering.new_bits(place + 1)
+        if lowering.read_compactly(place) and place + 1 not in lowering.compact:
+            fields["OUT_BITS"] = lowering.write_compact(place + 1, BITS)
         if lowering.read_as_real(place):
             fields |= {"OUT": lowering.write_real(place + 1), "SIGN_REAL": 1}
         lowering.plan.step("CHAIN", **fields)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equalbits.runtime.op_specs import Floats, OpSpec, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.op_specs import EXACT, Floats, OpSpec, Settings, Shape, Shapes, Tensors
 
 if TYPE_CHECKING:
     from equalbits.runtime.export.graph import ExportGraph, Node
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 #: Code of the dtype int64 in ONNX.
 ONNX_INT64 = 7
-#: Most rows of a table: float32 holds every integer below.
-MAX_ROWS = 1 << 24
 
 
 class _Embedding(OpSpec):
@@ -28,9 +26,9 @@ class _Embedding(OpSpec):
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
         table = tensors["table"]
-        if table.dtype.kind != "f" or table.ndim != 2 or not table.size > 0 or len(table) > MAX_ROWS:
+        if table.dtype.kind != "f" or table.ndim != 2 or not table.size > 0 or len(table) > EXACT:
             raise ValueError(
-                f"has a table of {table.dtype} and shape {table.shape}: it must be float, at most {MAX_ROWS} rows"
+                f"has a table of {table.dtype} and shape {table.shape}: it must be float, at most {EXACT} rows"
             )
         return (*inputs[0], table.shape[1])
 

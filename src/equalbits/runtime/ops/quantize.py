@@ -4,24 +4,19 @@ A convolution of ±1 that reads these numbers has sums which float32 adds exactl
 the numbers as bytes and multiplies them as integers.
 """
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from equalbits.runtime import op_specs
-from equalbits.runtime.op_specs import Array, ElementwiseOp, Floats, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.op_specs import EXACT, Array, ElementwiseOp, Floats, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.plan_tables import BYTES
 
 if TYPE_CHECKING:
     from equalbits.runtime.export.graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
-
-#: Sums below it are exact in float32.
-_EXACT = 1 << 24
-#: Groups with fewer filters than this run faster as floats.
-_FEWEST_FILTERS = 16
 
 
 class _Quantize(ElementwiseOp):
@@ -49,12 +44,12 @@ class _Quantize(ElementwiseOp):
         return whole
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
-        value, whole = operation.inputs[0], read_as_whole_reals(lowering, place)
+        value, whole = operation.inputs[0], lowering.read_as_real(place)
         if value == 0 and not whole and lowering.readers[0] == [place]:
             lowering.plan.step("LOAD", IN=lowering.image, **write_bytes(lowering, place))
             return
         fields = {"IN": lowering.as_real(value)}
-        if read_as_bytes(lowering, place) and place + 1 not in lowering.bytes:
+        if lowering.read_compactly(place) and place + 1 not in lowering.compact:
             fields |= write_bytes(lowering, place)
         if whole:
             fields |= {"OUT": lowering.write_real(place + 1), "ROUND_REAL": 1, "QUANT": _quant(lowering, place)}
@@ -73,44 +68,22 @@ def _quant(lowering: "Lowering", place: int) -> int:
 
 def write_bytes(lowering: "Lowering", place: int) -> dict[str, int]:
     """Return the fields of a step that writes the numbers of a ``quantize`` as bytes."""
-    lowering.bytes[place + 1] = lowering.new_bytes(place + 1)
-    return {"OUT_BYTES": lowering.bytes[place + 1], "QUANT": _quant(lowering, place)}
+    return {"OUT_BYTES": lowering.write_compact(place + 1, BYTES), "QUANT": _quant(lowering, place)}
 
 
-def read_as_bytes(lowering: "Lowering", place: int) -> bool:
-    """Return whether an operation is a ``quantize`` whose bytes are read."""
-    if lowering.network.operations[place].kind != "quantize":
-        return False
-    return any(multiplies_bytes(lowering, reader) for reader in lowering.readers[place + 1])
+def exact_products(weight: Array, largest: int, width: int = 0) -> bool:
+    """Return whether float32 adds weights times whole numbers up to ``largest`` exactly, in every filter.
 
-
-def read_as_whole_reals(lowering: "Lowering", place: int) -> bool:
-    """Return whether a ``quantize`` is read as floats, or by nothing."""
-    readers = lowering.readers[place + 1]
-    return not readers or not all(multiplies_bytes(lowering, reader) for reader in readers)
-
-
-def multiplies_bytes(lowering: "Lowering", place: int) -> bool:
-    """Return whether the native engine runs an operation in integers: its sums are then exact as floats, too."""
-    network, operation = lowering.network, lowering.network.operations[place]
-    value = operation.inputs[0]
-    if operation.kind != "conv" or not value:
-        return False
-    source, groups = network.operations[value - 1], operation.settings["groups"]
-    enough = groups == 1 or network.shapes[place + 1][0] // groups >= _FEWEST_FILTERS
-    weight = network.tensors[operation.tensors["weight"]]
-    if source.kind != "quantize" or not enough or weight.dtype not in lowering.byte_weights:
-        return False
-    largest = max(-source.settings["min"], source.settings["max"])
+    Weights are int8, or bits of ``width`` connections.
+    """
     if weight.dtype == np.int8:
-        return exact_products(weight, largest)
-    return bool(largest * network.shapes[value][0] // groups * math.prod(operation.settings["kernel"]) < _EXACT)
+        width = int(np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1).max())
+    return largest * width < EXACT
 
 
-def exact_products(weight: Array, largest: int) -> bool:
-    """Return whether float32 adds int8 weights times numbers up to ``largest`` exactly, in every filter."""
-    sums = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1)
-    return bool(largest * int(sums.max()) < _EXACT)
+def many_filters(filters: int, groups: int) -> bool:
+    """Return whether filters of one group are so many that integers are faster than floats."""
+    return groups == 1 or filters // groups >= 16
 
 
 OPS = (_Quantize(),)
