@@ -30,6 +30,14 @@ def test_an_entry_gives_the_stored_logits(name: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
+def test_the_page_lists_every_entry_as_its_card_does(name: str) -> None:
+    card = zoo_card(name)
+    page = (Path(__file__).parents[2] / "docs" / "zoo.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `zoo:{name}` |"))
+    assert row.endswith(f"| {card['test']['accuracy']:.2f} % of {card['test']['total']:,} | {card['bytes']:,} |")
+
+
+@pytest.mark.parametrize("name", ENTRIES)
 def test_a_card_describes_its_file(name: str) -> None:
     card, model = zoo_card(name), eb.load_packed(f"zoo:{name}")
     assert (card["name"], card["bytes"]) == (name, find_packed(f"zoo:{name}").stat().st_size)
