@@ -40,7 +40,8 @@ from equalbits.functional.packed_bits import BitLayout
 from equalbits.nn import BackwardUpdates, BinaryLayer, fused_norm
 from equalbits.training import optimizer
 
-WAYS = "real|1w1a|1w1a kept|1w1a again100|1w1a again20|1w1a small|1w1a small kept|best|best small|best unfused"
+WAYS = "real|1w1a|1w1a kept|1w1a 8bits|1w1a again20|1w1a small|1w1a small kept|1w1a small 8bits"
+WAYS += "|best|best small|best unfused"
 PLAIN = "real|1w1a|1w1a never|1w1a small|best|best small"
 MIB = 2**20
 

@@ -9,7 +9,8 @@ and how far the losses of 200 steps are from those of the plain path. A way is a
   computes its convolutions again in the backward pass, "again100" those whose outputs have at least 100 values per
   weight, "never" none (``equalbits.nn.fused_norm.RECOMPUTE_FROM``). "kept" keeps the gradients of all layers for one
   step of the optimizer, where others update latents in the backward pass
-  (``equalbits.training.optimizer.UPDATES_IN_BACKWARD``).
+  (``equalbits.training.optimizer.UPDATES_IN_BACKWARD``). "8bits" keeps the inputs of fused norms in 8 bits
+  (``equalbits.nn.fused_norm.KEEP_IN_8_BITS``).
 * best: the net of the recipe ``cifar10-resnet18-best``, with RSign and RPReLU; "unfused" computes its norms,
   activations and signs one by one, "taught" adds the loss of a real teacher.
 * captured: bfloat16, compiled, each step one CUDA graph. plain: eager, bfloat16 autocast.
@@ -50,7 +51,8 @@ from equalbits.training.loop import TrainStep
 from equalbits.training.losses import training_loss
 
 PARTS = ("ways", "imagenet")
-CAPTURED = "real|1w1a|1w1a kept|1w1a small|best|best unfused|best taught|best small|1w1a again20|1w1a again100"
+CAPTURED = "real|1w1a|1w1a kept|1w1a 8bits|1w1a small|1w1a small 8bits|1w1a 8bits again100|1w1a again20"
+CAPTURED += "|best|best unfused|best taught|best small"
 PLAIN = "real|1w1a|best|best unfused|best small|1w1a small|1w1a never"
 WAYS = [f"{net}, captured" for net in CAPTURED.split("|")]
 WAYS += [f"{net}, plain" for net in PLAIN.split("|")]
@@ -85,6 +87,7 @@ def act_as(way: str) -> None:
     residual_blocks.can_fuse = (lambda *_: False) if "unfused" in way else CAN_FUSE
     fused_norm.RECOMPUTE_FROM = dict(DEFAULTS)
     optimizer.UPDATES_IN_BACKWARD = "kept" not in way
+    fused_norm.KEEP_IN_8_BITS = "8bits" in way
     for word in way.split(",")[0].split()[1:]:
         if word == "never" or word.startswith("again"):
             least = math.inf if word == "never" else float(word.removeprefix("again"))

@@ -65,6 +65,21 @@ def test_values_and_gradients_equal_those_of_torch_modules(shape: tuple[int, ...
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
 
+def test_an_input_kept_in_8_bits_changes_gradients_little_and_outputs_not() -> None:
+    inputs = draw((64, 16, 8, 8), 16, True, torch.float32)
+    kept: list[Tensor] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x)
+    exact = prelu_norm_add_sign(*inputs, signs=True)
+    with hooks:
+        rounded = prelu_norm_add_sign(*inputs, signs=True, in_8_bits=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(rounded, exact, strict=True))
+    assert sum(x.numel() for x in kept if x.dtype == torch.int8) == inputs[0].numel()
+    assert not any(x.is_floating_point() and x.numel() == inputs[0].numel() for x in kept)
+    found, expected = (gradients(outputs[:2], (True, True), inputs) for outputs in (rounded, exact))
+    for mine, theirs in zip(found, expected, strict=True):  # those of parameters are sums that almost cancel here
+        assert (mine - theirs).norm() < (5e-3 if theirs.dim() > 1 else 5e-2) * theirs.norm()
+
+
 def test_gradients_equal_finite_differences() -> None:
     c, *others = draw((5, 3, 2, 1), 3, True)
     away = c.detach().add(0.1).requires_grad_()  # the PReLU has a corner at 0
@@ -143,10 +158,12 @@ def test_gradients_are_unchanged_by_compile(signs: bool) -> None:
 @pytest.mark.parametrize("signs", [False, True])
 def test_the_operators_pass_opcheck(slopes: int | None, signs: bool) -> None:
     inputs = draw((4, 10, 3, 2), slopes, signs)
-    torch.library.opcheck(PRELU.forward_op, (*inputs, 1e-5, signs))
+    for in_8_bits in (False, True):
+        torch.library.opcheck(PRELU.forward_op, (*inputs, 1e-5, signs, in_8_bits))
     c, slope, weight, bias, residual = (None if x is None else x.detach() for x in inputs)
-    y, s, _, near, stats = reference_forward(c, slope, weight, bias, residual, 1e-5, signs)
-    torch.library.opcheck(PRELU.backward_op, (y, s if signs else None, c, slope, weight, near, stats))
+    y, s, _, near, kept, stats = reference_forward(c, slope, weight, bias, residual, 1e-5, signs, True)
+    for each in (c, kept):
+        torch.library.opcheck(PRELU.backward_op, (y, s if signs else None, each, slope, weight, near, stats))
     if signs:
         torch.library.opcheck(PRELU.backward_op, (None, s, c, slope, weight, near, stats))
 

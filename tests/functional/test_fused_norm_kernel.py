@@ -43,17 +43,17 @@ def same(
     close = {"rtol": 3 * torch.finfo(dtype).eps, "atol": 3 * torch.finfo(dtype).eps}
     if dtype == torch.float32:
         close = {"rtol": 1e-4, "atol": 2e-5}
-    plain = reference_forward(c, slope, weight, bias, added, 1e-5, use_s)
-    answer = gpu.forward(c, slope, weight, bias, added, 1e-5, use_s)
+    plain = reference_forward(c, slope, weight, bias, added, 1e-5, use_s, False)
+    answer = gpu.forward(c, slope, weight, bias, added, 1e-5, use_s, False)
     same_form(answer, plain)
-    y, s, positive, near, stats = answer
+    y, s, positive, near, _, stats = answer
     torch.testing.assert_close(y, plain[0], **close)
     known = 3 if slope is None else 5
-    torch.testing.assert_close(stats[:known], plain[4][:known], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(stats[:known], plain[-1][:known], rtol=1e-4, atol=1e-5)
     if use_s:  # exactly those of the returned y
         assert torch.equal(s, sign_symbols(y)) and torch.equal(near, pack_by_shifts(as_rows(y).abs() < 1))
         assert torch.equal(positive, pack_by_shifts(as_rows(y) >= 0))
-    given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[4])
+    given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[-1])
     plain, answer = reference_backward(*given), gpu.backward(*given)
     same_form(answer, plain)
     over = c.clone(memory_format=torch.preserve_format)
@@ -103,7 +103,7 @@ def means_far_from_zero(device: str) -> None:
     from equalbits.functional.kernels import prelu_norm_add_sign as gpu
 
     c = torch.randn(400, 9, generator=torch.Generator().manual_seed(0)) + 1000
-    *_, stats = gpu.forward(c.to(device), None, *torch.ones(2, 9, device=device), None, 1e-5, False)
+    *_, stats = gpu.forward(c.to(device), None, *torch.ones(2, 9, device=device), None, 1e-5, False, False)
     variance, mean = torch.var_mean(c.double(), dim=0, correction=0)
     torch.testing.assert_close(stats[:2].double().cpu(), torch.stack((mean, variance)), rtol=2e-4, atol=0)
 
@@ -113,11 +113,31 @@ def vectors_of_any_stride(device: str) -> None:
 
     c, *vectors, residual, g_y, g_s = draw((7, 10), 10, True, torch.float32, device)
     apart = [torch.stack([x, x + 1], dim=1)[:, 0] for x in vectors]
-    expected, found = (gpu.forward(c, *given, residual, 1e-5, True) for given in (vectors, apart))
+    expected, found = (gpu.forward(c, *given, residual, 1e-5, True, False) for given in (vectors, apart))
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
-    *_, near, stats = expected
+    *_, near, _, stats = expected
     expected, found = (gpu.backward(g_y, g_s, c, *given[:2], near, stats) for given in (vectors, apart))
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+
+
+def inputs_in_8_bits(device: str) -> None:
+    from equalbits.functional.kernels import prelu_norm_add_sign as gpu
+
+    for shape, slopes in (((3, 70, 4, 4), 70), ((33, 12), None), ((40, 16), 1)):
+        c, slope, weight, bias, added, g_y, g_s = draw(shape, slopes, True, torch.float32, device)
+        as_rows(c)[:3, 0] = torch.tensor([0.0, 1e-20, 50.0], device=device)
+        forward = c, slope, weight, bias, added, 1e-5, True, True
+        expected, found = reference_forward(*forward), gpu.forward(*forward)
+        same_form(found, expected)
+        kept, theirs = found[4].int(), expected[4].int()
+        assert ((kept - theirs).abs() <= 1).all() and (kept != theirs).float().mean() < 0.01  # of a rounded quotient
+        assert torch.equal(kept > 0, c > 0)
+        given = g_y, g_s, found[4], slope, weight, found[3], expected[5]
+        *mine, of_slope = gpu.backward(*given)
+        *reference, expected_slope = reference_backward(*given)
+        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=1e-3)
+        # The kernels take two sums of the slope's gradient from the statistics, which are not rounded.
+        assert (of_slope - expected_slope).norm() <= 1e-2 * expected_slope.norm()
 
 
 LAWS: dict[str, Callable[[str], None]] = {
@@ -129,6 +149,7 @@ LAWS: dict[str, Callable[[str], None]] = {
         strips_of_several_tiles,
         halves,
         means_far_from_zero,
+        inputs_in_8_bits,
     )
 }
 
@@ -184,11 +205,12 @@ def test_gradients_of_a_large_layer_are_exact_up_to_rounding(shape: tuple[int, .
 def test_two_runs_agree_to_the_bit() -> None:
     c, slope, weight, bias, added, g_y, g_s = draw((128, 64, 32, 32), 64, True, torch.bfloat16, "cuda")
     first, second = (
-        torch.ops.equalbits.prelu_norm_add_sign(c, slope, weight, bias, added, 1e-5, True) for _ in range(2)
+        torch.ops.equalbits.prelu_norm_add_sign(c, slope, weight, bias, added, 1e-5, True, False) for _ in range(2)
     )
     assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
     first, second = (
-        torch.ops.equalbits.prelu_norm_add_sign_backward(g_y, g_s, c, slope, weight, *first[3:]) for _ in range(2)
+        torch.ops.equalbits.prelu_norm_add_sign_backward(g_y, g_s, c, slope, weight, first[3], first[5])
+        for _ in range(2)
     )
     assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
 

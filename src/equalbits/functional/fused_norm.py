@@ -48,6 +48,7 @@ class FusedNorm:
         save: Callable[[Sequence[Any], Tensors], tuple[Tensor | None, ...]],
         input_gradients: Callable[..., tuple[Tensor | None, ...]],
     ) -> None:
+        self.keep: Callable[[Tensor, Tensors], Tensor] = lambda c, output: c  # or ``c`` in another form
         (inputs, saved), outputs, results = schemas, _tensors(forward[1]), _tensors(backward[1])
         self.name, self.save, self.input_gradients = name, save, input_gradients
         self.reference_forward, self.reference_backward, self.saved = forward[0], backward[0], saved.count(",") + 1
@@ -106,7 +107,7 @@ class FusedNorm:
         """Keep what the backward needs; signs that were not asked for have no gradient, nor have the statistics."""
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(() if output[1].numel() else output[1:2]), *output[2:])
-        ctx.save_for_backward(inputs[0], *self.save(inputs[1:], output))
+        ctx.save_for_backward(self.keep(inputs[0], output), *self.save(inputs[1:], output))
 
     def backward(self, ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         """Return the gradients of all inputs."""

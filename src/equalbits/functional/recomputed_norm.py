@@ -60,7 +60,7 @@ def convolve_and_norm(
     residual = None if norm.residual is None else norm.residual.to(signs.dtype)
     if isinstance(norm, NormSettings):
         fused, wants_signs = PRELU, norm.signs
-        settings: tuple[float | bool, ...] = norm.eps, norm.signs
+        settings: tuple[float | bool, ...] = norm.eps, norm.signs, False
         tensors: tuple[Tensor | None, ...] = norm.slope, norm.weight, norm.bias, residual
     else:
         fused, settings, wants_signs = RPRELU, (norm.eps,), norm.shift is not None

@@ -30,6 +30,10 @@ from equalbits.nn.quantizer import is_hooked
 #: eager and in compiled steps: such an output is large, and its convolution cheap. Compiled steps are not measured yet.
 RECOMPUTE_FROM = {"eager": 20.0, "compiled": math.inf}
 
+#: Whether norms behind a PReLU keep their input for the backward pass in 8 bits, where it is not computed again. Not
+#: measured yet.
+KEEP_IN_8_BITS = False
+
 
 def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
     """Return whether :func:`norm_and_add` can replace the modules: only in a training step on a GPU.
@@ -145,7 +149,9 @@ def norm_and_add(
         found = norm_add_rprelu_sign(inputs, affine, parameters, residual, shift, eps=eps)
     else:
         slope, weight, bias, residual, eps, signs = settings
-        found = prelu_norm_add_sign(inputs, slope, weight, bias, residual, eps=eps, signs=signs)
+        found = prelu_norm_add_sign(
+            inputs, slope, weight, bias, residual, eps=eps, signs=signs, in_8_bits=KEEP_IN_8_BITS
+        )
     return _with_statistics(norm, *found)
 
 

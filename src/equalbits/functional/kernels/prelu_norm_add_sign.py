@@ -18,7 +18,7 @@ from equalbits.functional.fused_norm import as_rows, from_rows
 from equalbits.functional.kernels import prelu_norm_add_sign_triton as kernels
 from equalbits.functional.kernels.sizes import cdiv, next_power_of_2
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
 
 _TILE = 2048  # entries per program: two 16-byte loads for each thread of 4 warps
 _COLUMNS = 64  # channels per tile: a cache line of 128 bytes in 16-bit input
@@ -49,7 +49,8 @@ def forward(
     residual: Tensor | None,
     eps: float,
     signs: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    in_8_bits: bool,
+) -> tuple[Tensor, ...]:
     """Compute :func:`equalbits.functional.fused_norm.reference_forward`."""
     channels = c.shape[1]
     count = c.numel() // channels
@@ -63,13 +64,15 @@ def forward(
     packed = (count, cdiv(channels, 8)) if signs else (0,)
     positive = torch.empty(packed, dtype=torch.uint8, device=c.device)
     near = torch.empty(packed, dtype=torch.uint8, device=c.device)
+    kept = empty_rows(c, torch.int8) if in_8_bits else None
     with torch.cuda.device_of(c):
         kernels.sum_forward[(plan.strips, plan.blocks)](rows, slope, partial, count, plan.tiles, **plan.sums)
         kernels.combine_forward[plan.combine_grid](partial, stats, count, plan.tiles, plan.strips, eps, **plan.combine)
         kernels.write_forward[plan.write_grid](
-            rows, slope, weight, bias, added, stats, y, s, positive, near, count, BITS=signs, **plan.write
+            rows, slope, weight, bias, added, stats, y, s, positive, near, kept, count, BITS=signs, **plan.write
         )
-    return y, c.new_empty(0) if s is None else s, positive, near, stats
+    kept = c.new_empty(0, dtype=torch.int8) if kept is None else kept
+    return y, c.new_empty(0) if s is None else s, positive, near, kept, stats
 
 
 def backward(
@@ -94,9 +97,10 @@ def backward(
     factors = torch.empty((3, channels), dtype=torch.float32, device=c.device)
     g_affine = torch.empty((2, channels), dtype=torch.float32, device=c.device)
     g_slope = torch.empty(channels if slopes else 0, dtype=torch.float32, device=c.device)
-    total = None if of_s is None else empty_rows(c)
+    dtype = (g_y if g_s is None else g_s).dtype  # type: ignore[union-attr]
+    total = None if of_s is None else empty_rows(c, dtype)
     # Where it overwrites c, a program reads its tile before it writes it.
-    g_c = (rows if c.dim() == 4 else from_rows(rows, c)) if overwrite else empty_rows(c)
+    g_c = (rows if c.dim() == 4 else from_rows(rows, c)) if overwrite else empty_rows(c, dtype)
     with torch.cuda.device_of(c):
         kernels.sum_backward[(plan.strips, plan.blocks)](
             of_y, of_s, near, rows, slope, stats, total, partial, count, plan.tiles, **plan.sums
@@ -107,7 +111,7 @@ def backward(
         kernels.write_backward[plan.write_grid](
             of_y if total is None else total, rows, slope, stats, factors, g_c, count, **plan.write
         )
-    return c.new_empty(0) if total is None else total, g_c, g_affine, g_slope
+    return c.new_empty(0, dtype=dtype) if total is None else total, g_c, g_affine, g_slope
 
 
 def in_rows(tensor: Tensor) -> Tensor:
@@ -120,11 +124,11 @@ def in_memory(vectors: Iterable[Tensor | None]) -> list[Any]:
     return [None if each is None else each.contiguous() for each in vectors]
 
 
-def empty_rows(c: Tensor) -> Tensor:
-    """Return an empty tensor of the shape of ``c``, channels last."""
+def empty_rows(c: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an empty tensor of the shape of ``c``, channels last, by default of its dtype."""
     if c.dim() == 4:
-        return torch.empty_like(c, memory_format=torch.channels_last)
-    return from_rows(c.new_empty(c.numel() // c.shape[1], c.shape[1]), c)
+        return torch.empty_like(c, dtype=dtype, memory_format=torch.channels_last)
+    return from_rows(c.new_empty((c.numel() // c.shape[1], c.shape[1]), dtype=dtype), c)
 
 
 @lru_cache(maxsize=1024)
