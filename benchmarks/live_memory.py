@@ -1,7 +1,24 @@
-"""Find what is allocated at the peak of a recorded history of CUDA memory."""
+"""Find what is allocated at the peak of a recorded history of CUDA memory, and the size of cuBLAS's workspaces."""
 
 from pathlib import Path
 from typing import Any
+
+import torch
+
+
+def allocate_workspaces() -> int:
+    """Return the bytes of cuBLAS's workspaces for the default stream, of this thread and that of backward passes.
+
+    They are allocated once in a process, so only the first net would be seen to need them. On a new stream, as a graph
+    is captured on, each net allocates its own.
+    """
+    before = torch.cuda.memory_allocated()
+    weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = (torch.ones(64, 64, device="cuda") @ weight).sum()
+    loss.backward()
+    del weight, loss
+    return torch.cuda.memory_allocated() - before
 
 
 def live_at_peak(events: list[dict[str, Any]]) -> list[str]:
