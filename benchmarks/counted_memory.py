@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from equalbits import functional as F
-from equalbits.functional import conv_as_matmul, gradients_from_bits
+from equalbits.functional import conv_as_matmul, products_of_signs
 from equalbits.functional.fused_prelu import PRELU
 from equalbits.functional.fused_rprelu import RPRELU
 from equalbits.functional.packed_bits import BitLayout
@@ -173,8 +173,8 @@ def _empty_like(value: Any) -> Any:
 BODIES = {
     "recomputed_prelu_norm_add_sign_backward": PRELU.recomputed_gradients,
     "recomputed_norm_add_rprelu_sign_backward": RPRELU.recomputed_gradients,
-    "convolution_of_bits_backward": gradients_from_bits._convolution,
-    "linear_of_bits_backward": gradients_from_bits._weight_of_linear,
+    "convolution_of_bits_backward": products_of_signs._convolution,
+    "linear_of_bits_backward": products_of_signs._weight_of_linear,
 }
 
 

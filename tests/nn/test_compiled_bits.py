@@ -12,13 +12,8 @@ from torch._dynamo.backends.common import aot_autograd
 
 from equalbits.functional.fused_prelu import PRELU
 from equalbits.functional.fused_rprelu import RPRELU
-from equalbits.functional.gradients_from_bits import (
-    ConvSettings,
-    _convolution_op,
-    _masked_op,
-    _weight_of_linear_op,
-)
-from equalbits.functional.packed_bits import BitLayout
+from equalbits.functional.packed_bits import BitLayout, _masked_op
+from equalbits.functional.products_of_signs import ConvSettings, _convolution_op, _weight_of_linear_op
 from equalbits.models import create_model, residual_blocks
 from equalbits.models.residual_blocks import Activations, PReLUBlock, RPReLUBlock
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, RSign, SignActivation, calls_hooks, fused_norm

@@ -31,12 +31,6 @@ from equalbits.functional.fused_norm import update_running_stats as update_runni
 from equalbits.functional.fused_prelu import prelu_norm_add_sign as prelu_norm_add_sign
 from equalbits.functional.fused_rprelu import RPReLUParameters as RPReLUParameters
 from equalbits.functional.fused_rprelu import norm_add_rprelu_sign as norm_add_rprelu_sign
-from equalbits.functional.gradients_from_bits import ConvSettings as ConvSettings
-from equalbits.functional.inputs_as_bits import autocast_dtype as autocast_dtype
-from equalbits.functional.inputs_as_bits import convolve_signs as convolve_signs
-from equalbits.functional.inputs_as_bits import linear_of_signs as linear_of_signs
-from equalbits.functional.inputs_as_bits import saves_signs as saves_signs
-from equalbits.functional.inputs_as_bits import sign_as_bits as sign_as_bits
 from equalbits.functional.optimal_transport import as_filters as as_filters
 from equalbits.functional.optimal_transport import check_p_pos as check_p_pos
 from equalbits.functional.optimal_transport import exchange_channels as exchange_channels
@@ -50,6 +44,12 @@ from equalbits.functional.packed_bits import SignBits as SignBits
 from equalbits.functional.packed_bits import keeps_bits as keeps_bits
 from equalbits.functional.precision import at_least_float32 as at_least_float32
 from equalbits.functional.precision import autocast_disabled as autocast_disabled
+from equalbits.functional.precision import autocast_dtype as autocast_dtype
+from equalbits.functional.products_of_signs import ConvSettings as ConvSettings
+from equalbits.functional.products_of_signs import convolve_signs as convolve_signs
+from equalbits.functional.products_of_signs import linear_of_signs as linear_of_signs
+from equalbits.functional.products_of_signs import saves_signs as saves_signs
+from equalbits.functional.products_of_signs import sign_as_bits as sign_as_bits
 from equalbits.functional.pruning import check_scope as check_scope
 from equalbits.functional.pruning import check_sparsity as check_sparsity
 from equalbits.functional.pruning import edge_popup as edge_popup

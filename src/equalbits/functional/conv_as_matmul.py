@@ -6,9 +6,8 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional.estimators import ScaledSymbols, with_gradient
-from equalbits.functional.gradients_from_bits import ConvSettings
-from equalbits.functional.inputs_as_bits import convolve_signs, linear_of_signs
 from equalbits.functional.packed_bits import SignBits
+from equalbits.functional.products_of_signs import ConvSettings, convolve_signs, linear_of_signs
 
 _SMALL_PATCH = 64  # largest patch; with larger ones the unfolded input would take more memory traffic than it saves
 _ALIGNMENT = 8  # matrix products need rows of a multiple of 16 bytes

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from equalbits.functional.execution_mode import in_forward_mode, is_plain_execution, plain_twin
-from equalbits.functional.gradients_from_bits import masked_gradient
-from equalbits.functional.packed_bits import BitLayout, keeps_bits
+from equalbits.functional.packed_bits import BitLayout, keeps_bits, mask_by_bits
 
 
 def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
@@ -187,4 +186,4 @@ class _Masked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return masked_gradient(gradient, ctx.saved_tensors[0], ctx.layout), None, None, None
+        return mask_by_bits(gradient, ctx.saved_tensors[0], ctx.layout, gradient.dtype), None, None, None

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.execution_mode import is_plain, is_plain_execution, kernels_for, plain_twin
-from equalbits.functional.gradients_from_bits import SETTINGS, ConvSettings, in_format, operator
-from equalbits.functional.packed_bits import BitLayout
+from equalbits.functional.packed_bits import LAYOUT, BitLayout, in_format, operator
 from equalbits.functional.precision import at_least_float32
+from equalbits.functional.products_of_signs import SETTINGS, ConvSettings
 
 #: Rows of the statistics, one value per channel.
 MEAN, VARIANCE, INVERSE_DEVIATION = range(3)
@@ -55,7 +55,7 @@ class FusedNorm:
         gradients = "Tensor? g_y, Tensor? g_s"
         self.forward_op = operator(name, f"(Tensor c, {inputs}) -> {outputs}", forward[0])
         self.backward_op = operator(f"{name}_backward", f"({gradients}, Tensor c, {saved}) -> {results}", backward[0])
-        convolved = f"Tensor packed, Tensor weight, {saved}, SymInt[] shape, bool channels_last, {SETTINGS}"
+        convolved = f"Tensor packed, Tensor weight, {saved}, {LAYOUT}, {SETTINGS}"
         self.recomputed_op = operator(
             f"recomputed_{name}_backward",
             f"({gradients}, {convolved}) -> {results}",

@@ -6,7 +6,9 @@ kernels of ``kernels/pack_bits.py``.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from inspect import signature
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +18,12 @@ from torch.nn import functional as nnf
 from equalbits.functional.execution_mode import is_plain, kernels_for
 
 _gpu_for = functools.partial(kernels_for, "pack_bits")
+#: Parameters of an operator that takes a :class:`BitLayout`.
+LAYOUT = "SymInt[] shape, bool channels_last"
+# Lets a compiler pass channels-last tensors without copying them to the traced layout; torch before 2.8 copies.
+_ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
+if "tags" in signature(torch.library.custom_op).parameters:
+    _ANY_LAYOUT["tags"] = (torch.Tag.flexible_layout,)
 
 
 class BitLayout(NamedTuple):
@@ -114,10 +122,18 @@ def sign_bits(inputs: Tensor, layout: BitLayout, dtype: torch.dtype) -> tuple[Te
 
 def mask_by_bits(gradient: Tensor, packed: Tensor, layout: BitLayout, dtype: torch.dtype) -> Tensor:
     """Return the gradient in ``dtype``, where a bit is set, and 0 elsewhere."""
+    if torch.compiler.is_compiling():
+        passed: Tensor = _masked_op(gradient.to(dtype), packed, *layout)
+        return passed
     gpu = _gpu_for(gradient)
     if gpu and layout.fits(gradient) and not torch.is_grad_enabled():
         return gpu.mask(gradient, packed, layout.columns(), dtype)  # type: ignore[no-any-return]
     return gradient.to(dtype) * layout.unpack(packed, torch.bool)
+
+
+def _masked(gradient: Tensor, packed: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
+    bits = BitLayout(tuple(shape), channels_last).unpack(packed, torch.bool)
+    return in_format(gradient * bits, channels_last)
 
 
 def pack_by_shifts(bits: Tensor) -> Tensor:
@@ -156,6 +172,19 @@ def _unpack(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
     return unpack_by_shifts(packed, columns, dtype)
 
 
+def operator(name: str, schema: str, function: Callable[..., Any]) -> Any:
+    """Return a function of torch's operations as an operator; a compiler infers shapes by the function itself."""
+    made = torch.library.custom_op(f"equalbits::{name}", function, schema=schema, **_ANY_LAYOUT)
+    made.register_fake(function)
+    return made
+
+
+def in_format(tensor: Tensor, channels_last: bool) -> Tensor:
+    """Return a tensor in channels last or contiguous: the layout that the compiler assumes."""
+    strided = channels_last and tensor.dim() == 4
+    return tensor.contiguous(memory_format=torch.channels_last if strided else torch.contiguous_format)
+
+
 @functools.cache
 def _table(dtype: torch.dtype) -> Tensor:
     """Return the eight values of every byte."""
@@ -169,13 +198,6 @@ _unpack_op = torch.library.custom_op(
     mutates_args=(),
     schema="(Tensor packed, int columns, ScalarType dtype) -> Tensor",
 )
-
-
-@_pack_op.register_fake
-def _(bits: Tensor) -> Tensor:
-    return bits.new_empty((bits.shape[0], (bits.shape[1] + 7) // 8), dtype=torch.uint8)
-
-
-@_unpack_op.register_fake
-def _(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
-    return packed.new_empty((packed.shape[0], columns), dtype=dtype)
+_pack_op.register_fake(pack_by_shifts)
+_unpack_op.register_fake(unpack_by_shifts)
+_masked_op = operator("masked_gradient", f"(Tensor gradient, Tensor packed, {LAYOUT}) -> Tensor", _masked)

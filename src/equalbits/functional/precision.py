@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor
 
 
 def autocast_disabled(device: torch.device) -> AbstractContextManager[None]:
@@ -17,6 +18,14 @@ def autocast_disabled(device: torch.device) -> AbstractContextManager[None]:
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):  # meta has no autocast
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype to which autocast casts an operand of a product."""
+    device = tensor.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device) or tensor.dtype == torch.float64:
+        return tensor.dtype
+    return torch.get_autocast_dtype(device)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

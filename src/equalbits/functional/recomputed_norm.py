@@ -13,9 +13,8 @@ from equalbits.functional.estimators import ScaledSymbols
 from equalbits.functional.fused_norm import MEAN, VARIANCE, wanted
 from equalbits.functional.fused_prelu import PRELU
 from equalbits.functional.fused_rprelu import RPRELU, RPReLUParameters
-from equalbits.functional.gradients_from_bits import ConvSettings, product_gradients
-from equalbits.functional.inputs_as_bits import as_operands
 from equalbits.functional.packed_bits import BitLayout, SignBits
+from equalbits.functional.products_of_signs import ConvSettings, as_operands, product_gradients
 
 
 class NormSettings(NamedTuple):

@@ -3,17 +3,47 @@
 The gradient of the weight needs the input. Torch keeps it as it is, 2 or 4 bytes per value; here it is one bit, and
 the backward pass unpacks it. Values and gradients equal torch's to the bit. Call these functions only where
 :func:`saves_signs` is True; elsewhere torch's own serve.
+
+In compiled code the gradients are torch operators, which unpack the bits themselves. Separate operations would let a
+compiler unpack all layers at the start of the backward pass, as nothing but the order of the code makes it wait for a
+gradient: the memory that bits save would be lost again.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional.estimators import ScaledSymbols, with_gradient
-from equalbits.functional.gradients_from_bits import ConvSettings, product_gradients
-from equalbits.functional.packed_bits import BitLayout, SignBits, keeps_bits, mask_by_bits, sign_bits
+from equalbits.functional.packed_bits import (
+    LAYOUT,
+    BitLayout,
+    SignBits,
+    in_format,
+    keeps_bits,
+    mask_by_bits,
+    operator,
+    sign_bits,
+)
+from equalbits.functional.precision import autocast_dtype
+
+
+class ConvSettings(NamedTuple):
+    """Settings of a convolution of any number of axes, in the order of ``torch.convolution``."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int] = (1, 1)
+    transposed: bool = False
+    output_padding: Sequence[int] = (0, 0)
+    groups: int = 1
+
+
+SETTINGS = (
+    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups"
+)
 
 
 def sign_as_bits(inputs: Tensor) -> tuple[Tensor, SignBits]:
@@ -98,14 +128,6 @@ def as_operands(
     return signs, values, None, bias
 
 
-def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype to which autocast casts an operand of a product."""
-    device = tensor.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device) or tensor.dtype == torch.float64:
-        return tensor.dtype
-    return torch.get_autocast_dtype(device)
-
-
 class _ClippedSign(torch.autograd.Function):
     """The clipped sign, its bits, and zeros as :class:`_Link` returns them."""
 
@@ -169,3 +191,81 @@ class _Product(torch.autograd.Function):
         if g_weight is not None and ctx.symbols is not None:
             g_weight = ctx.symbols.of_latents(g_weight)
         return g_signs, None, g_weight, g_bias, None, None, None, None
+
+
+def convolution_gradients(
+    gradient: Tensor, signs: list[Tensor], weight: Tensor, settings: ConvSettings, wanted: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the ``wanted`` gradients of input, weight and bias; empty the list that holds the ±1 input.
+
+    Where input and output have one shape the input is freed before its gradient is allocated.
+    """
+    of_signs, of_weight, of_bias = wanted
+    filters = weight.shape[1] * settings.groups if settings.transposed else weight.shape[0]
+    backward = torch.ops.aten.convolution_backward
+    sizes = [filters] if of_bias else None
+    inputs = signs.pop()
+    alike = inputs.shape == gradient.shape and inputs.stride() == gradient.stride()
+    if not (of_signs and alike):
+        found: tuple[Tensor | None, ...] = backward(gradient, inputs, weight, sizes, *settings, list(wanted))
+        return found[0], found[1], found[2]
+    _, g_weight, g_bias = backward(gradient, inputs, weight, sizes, *settings, [False, of_weight, of_bias])
+    del inputs
+    # The gradient of the input depends on its shape and layout alone: those of ``gradient``.
+    g_signs, _, _ = backward(gradient, gradient, weight, None, *settings, [True, False, False])
+    return g_signs, g_weight, g_bias
+
+
+def product_gradients(
+    gradient: Tensor, bits: SignBits, weight: Tensor, settings: ConvSettings | None, wanted: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the ``wanted`` gradients of input, weight and bias of a convolution, from the bits of its input.
+
+    Without ``settings`` it is a linear map, whose weight always gets one. A link makes the gradients differentiable.
+    """
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    if torch.compiler.is_compiling():
+        if settings is not None:
+            found = _convolution_op(gradient, bits.packed, weight, *bits.layout, *settings, *wanted)
+            return tuple(each if want else None for each, want in zip(found, wanted, strict=True))  # type: ignore[return-value]
+        g_weight = _weight_of_linear_op(rows, bits.packed, weight, *bits.layout)
+    else:
+        signs = [bits.layout.unpack(bits.packed, weight.dtype)]
+        if torch.is_grad_enabled() and bits.link is not None:
+            signs[0] = signs[0] + bits.link
+        if settings is not None:
+            return convolution_gradients(gradient, signs, weight, settings, wanted)
+        g_weight = rows.t().mm(signs[0].reshape(-1, weight.shape[1]))
+    g_signs = rows.mm(weight).view(bits.layout.shape) if wanted[0] else None
+    return g_signs, g_weight, rows.sum(dim=0) if wanted[2] else None
+
+
+def _weight_of_linear(
+    rows: Tensor, packed: Tensor, weight: Tensor, shape: Sequence[int], channels_last: bool
+) -> Tensor:
+    signs = BitLayout(tuple(shape), channels_last).unpack(packed, weight.dtype)
+    return rows.t().mm(signs.reshape(-1, shape[-1]))
+
+
+def _convolution(
+    gradient: Tensor, packed: Tensor, weight: Tensor, shape: Sequence[int], channels_last: bool, *others: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    settings, wanted = ConvSettings(*others[:6]), others[6:]
+    layout = BitLayout(tuple(shape), channels_last)
+    signs = [layout.unpack(packed, weight.dtype)]
+    found = convolution_gradients(gradient, signs, weight, settings, wanted)
+    kept = [gradient.new_empty(0) if each is None else each for each in found]
+    return in_format(kept[0], layout.channels_last), in_format(kept[1], BitLayout.of(weight).channels_last), kept[2]
+
+
+_convolution_op = operator(
+    "convolution_of_bits_backward",
+    f"(Tensor gradient, Tensor packed, Tensor weight, {LAYOUT}, {SETTINGS}, bool of_signs, bool of_weight, "
+    "bool of_bias) -> (Tensor, Tensor, Tensor)",
+    _convolution,
+)
+_weight_of_linear_op = operator(
+    "linear_of_bits_backward",
+    f"(Tensor rows, Tensor packed, Tensor weight, {LAYOUT}) -> Tensor",
+    _weight_of_linear,
+)
