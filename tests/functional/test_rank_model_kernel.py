@@ -35,17 +35,15 @@ def rank_together(latents: list[Tensor], shares: list[float], device: str, dtype
         there, scale = rows.to(device), torch.tensor(0.5 + p_pos, device=device)
         assert can_rank(there)
         connections = rows[0].numel()
-        out = torch.empty_like(there, dtype=dtype)
-        layers.append(RankedLayer(there, out, scale, connections - positive_count(connections, p_pos)))
+        layers.append(RankedLayer(there, dtype, scale, connections - positive_count(connections, p_pos)))
         expected.append((transport_by_sorting(rows, p_pos) * scale.cpu()).to(dtype))
     ranking = ModelRanking(layers)
     for _ in range(2 if device == "cuda" else 1):  # the second run starts from the notes of the first
-        for layer in layers:
-            layer.out.fill_(7)
-        for number in range(len(ranking)):
-            ranking.launch(number)
-        for layer, symbols in zip(layers, expected, strict=True):
-            torch.testing.assert_close(layer.out.cpu(), symbols, rtol=0, atol=0, equal_nan=True)
+        buffers = ranking.allocate()
+        for number, buffer in enumerate(buffers):
+            ranking.launch(number, buffer.fill_(7))
+        for mine, symbols in zip(ranking.symbols(buffers), expected, strict=True):
+            torch.testing.assert_close(mine.cpu(), symbols, rtol=0, atol=0, equal_nan=True)
 
 
 def mixed_layers(device: str) -> None:
@@ -96,8 +94,9 @@ def rows_on_the_move(device: str) -> None:
         rows = draw("normal", (16 if device == "cuda" else 2, length), length)
         there, scale = rows.to(device), torch.ones((), device=device)
         wanted = length - positive_count(length, 0.4)
-        layer = RankedLayer(there, torch.empty_like(there), scale, wanted)
-        ranking = ModelRanking([layer])
+        ranking = ModelRanking([RankedLayer(there, torch.float32, scale, wanted)])
+        (buffer,) = ranking.allocate()
+        (symbols,) = ranking.symbols([buffer])
         for step in range(200 if device == "cuda" else 12):
             rows = rows + draw("normal", tuple(rows.shape), step) * 0.003
             now = rows.clone()
@@ -109,9 +108,9 @@ def rows_on_the_move(device: str) -> None:
                     torch.where(rows == rows.amax(1, keepdim=True), math.nan, rows),
                 )[step // spacing % 4]
             there.copy_(now)
-            ranking.launch(0)
+            ranking.launch(0, buffer)
             torch.testing.assert_close(
-                layer.out.cpu(), transport_by_sorting(now, 0.4), rtol=0, atol=0, equal_nan=True, msg=f"step {step}"
+                symbols.cpu(), transport_by_sorting(now, 0.4), rtol=0, atol=0, equal_nan=True, msg=f"step {step}"
             )
 
 
@@ -127,14 +126,15 @@ def notes_of_anything(device: str) -> None:
         rows[0, choose.randrange(length)] = choose.choice((math.nan, math.inf, -math.inf, most, -most))
         p_pos = choose.choice((0.0, 0.3, 0.5, 1.0))
         there, scale = rows.to(device), torch.ones((), device=device)
-        layer = RankedLayer(there, torch.empty_like(there), scale, length - positive_count(length, p_pos))
-        ranking = ModelRanking([layer])
+        ranking = ModelRanking([RankedLayer(there, torch.float32, scale, length - positive_count(length, p_pos))])
+        (buffer,) = ranking.allocate()
+        (symbols,) = ranking.symbols([buffer])
         noted = [[choose.choice(numbers), abs(choose.choice(numbers))] for _ in rows]
         ranking.notes[0].copy_(torch.tensor(noted))
         for _ in range(2):
-            ranking.launch(0)
+            ranking.launch(0, buffer)
             expected = transport_by_sorting(rows, p_pos)
-            torch.testing.assert_close(layer.out.cpu(), expected, rtol=0, atol=0, equal_nan=True, msg=f"{noted}")
+            torch.testing.assert_close(symbols.cpu(), expected, rtol=0, atol=0, equal_nan=True, msg=f"{noted}")
             assert ranking.notes[0].isfinite().all() and (ranking.notes[0][:, 1] >= 0).all()
 
 

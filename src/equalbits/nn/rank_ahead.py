@@ -43,23 +43,24 @@ def _(latents: Tensor, number: int, dtype: torch.dtype) -> Tensor:
 
 
 class AheadRanker:
-    """Ranks the latents of bi-half layers on request and keeps the scaled symbols in ``dtype``.
+    """Ranks the latents of bi-half layers on request, to scaled symbols in ``dtype``.
 
     Call :meth:`rank` as soon as the latents have changed. Inside ``with``, layers in training multiply with these
-    symbols, and each waits for its own; outside, they rank their latents themselves. The latents must keep their
+    symbols, and each waits for its own; outside, they rank their latents themselves. Symbols have new memory in each
+    step, which is free once the backward pass has used those of all layers of one launch. The latents must keep their
     memory address, and the quantizers their ``p_pos``.
     """
 
     def __init__(self, layers: Sequence[BinaryLayer], dtype: torch.dtype) -> None:
         from equalbits.functional.kernels.rank_model import ModelRanking, RankedLayer  # Triton loads when first needed
 
-        self.layers = layers
-        self.symbols = [torch.empty_like(layer.weight, dtype=dtype, requires_grad=False) for layer in layers]
+        self.layers, self.dtype = layers, dtype
+        self.symbols: list[Tensor] = []  # of the current step
         ranked = []
-        for layer, symbols in zip(layers, self.symbols, strict=True):
+        for layer in layers:
             connections = layer.weight[0].numel()
             positives = positive_count(connections, cast("BiHalf", layer.weight_quantizer).p_pos)
-            ranked.append(RankedLayer(layer.weight.detach(), symbols, layer.scale, connections - positives))
+            ranked.append(RankedLayer(layer.weight.detach(), dtype, layer.scale, connections - positives))
         self.ranking = ModelRanking(ranked)
         self.device = layers[0].weight.device
         self.streams = [torch.cuda.Stream(self.device) for _ in range(len(self.ranking))]  # type: ignore[no-untyped-call]
@@ -67,30 +68,31 @@ class AheadRanker:
 
     def rank(self) -> None:
         """Start ranking after all work queued on the current stream."""
-        for number, stream in enumerate(self.streams):
+        buffers = self.ranking.allocate()
+        for number, (stream, buffer) in enumerate(zip(self.streams, buffers, strict=True)):
             stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(stream):
-                self.ranking.launch(number)
-        self.started = True
+                self.ranking.launch(number, buffer)
+        self.symbols, self.started = self.ranking.symbols(buffers), True
 
     def forget(self) -> None:
-        """Discard a ranking that was started: the next ``with`` ranks anew."""
-        self.started = False
+        """Discard a ranking that was started: the next ``with`` ranks anew. The device must have finished it."""
+        self.symbols, self.started = [], False
 
     def __enter__(self) -> None:
         if not self.started:
             self.rank()
         ACTIVE_RANKERS.stack.append(self._wait_for)
-        for number, (layer, symbols) in enumerate(zip(self.layers, self.symbols, strict=True)):
-            layer.ranked_ahead = number, symbols.dtype
+        for number, layer in enumerate(self.layers):
+            layer.ranked_ahead = number, self.dtype
 
     def __exit__(self, *_: object) -> None:
-        self.forget()
         for layer in self.layers:
             layer.ranked_ahead = None
         ACTIVE_RANKERS.stack.remove(self._wait_for)
         for stream in self.streams:  # even if some layers were not called
             torch.cuda.current_stream(self.device).wait_stream(stream)
+        self.forget()
 
     def _wait_for(self, number: int) -> Tensor:
         stream = self.streams[self.ranking.launch_of[number]]

@@ -22,11 +22,11 @@ GREATEST = tl.constexpr(0x7F7FFFFF)
 
 
 @triton.jit
-def rank_rows(table, notes, BLOCK: tl.constexpr, TAIL: tl.constexpr, ALIGNED: tl.constexpr, TYPE: tl.constexpr):
+def rank_rows(table, notes, out, BLOCK: tl.constexpr, TAIL: tl.constexpr, ALIGNED: tl.constexpr):
     """Write the scaled symbols of the row described by the program's record, and note its threshold."""
     record = table + tl.program_id(0) * 7
     rows = tl.load(record).to(tl.pointer_type(tl.float32))
-    out = tl.load(record + 1).to(tl.pointer_type(TYPE))
+    out += tl.load(record + 1)
     scale = tl.load(tl.load(record + 2).to(tl.pointer_type(tl.float32)))
     connections = tl.load(record + 3).to(tl.int32)
     if ALIGNED:
@@ -86,9 +86,9 @@ def rank_rows(table, notes, BLOCK: tl.constexpr, TAIL: tl.constexpr, ALIGNED: tl
             before_last = tl.where(found >= wanted, before_last, middle)
     plus = tl.where(finite, scale, float("nan"))
     minus = tl.where(finite, tl.where(wanted > 0, -scale, scale), float("nan"))
-    _write(out, column, values, threshold, last, tied, minus, plus, connections, inner, TYPE)
+    _write(out, column, values, threshold, last, tied, minus, plus, connections, inner)
     if TAIL > 0:
-        _write(out, tail_column, tail_values, threshold, last, tied, minus, plus, connections, inner, TYPE)
+        _write(out, tail_column, tail_values, threshold, last, tied, minus, plus, connections, inner)
     # Radius of the next bracket: 1.5 times the last move, and at least 0.9 times the current radius.
     moved = 1.5 * tl.abs(_value(threshold) - before)
     radius = tl.where(radius > 0, tl.maximum(moved, 0.9 * radius), tl.minimum(moved, width))
@@ -128,13 +128,13 @@ def _narrow(low, under, high, upto, wanted, first, second, counts):
 
 
 @triton.jit
-def _write(out, column, values, threshold, last, tied, minus, plus, connections, inner, TYPE: tl.constexpr):
+def _write(out, column, values, threshold, last, tied, minus, plus, connections, inner):
     """Write the negative value below the threshold, and at it up to the index ``last``."""
     threshold = _value(threshold)
     negative = values <= threshold
     if tied:
         negative = (values < threshold) | ((values == threshold) & (_layer_index(column, connections, inner) <= last))
-    tl.store(out + column, tl.where(negative, minus, plus).to(TYPE), mask=column < connections)
+    tl.store(out + column, tl.where(negative, minus, plus).to(out.dtype.element_ty), mask=column < connections)
 
 
 @triton.jit
