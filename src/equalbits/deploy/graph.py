@@ -11,6 +11,8 @@ from equalbits.runtime import OPS, Array, Floats, Network, Operation, Port, Sett
 
 Arrays = dict[str, Array]
 
+#: Tolerance of logits, relative to the largest: float32 sums in another order.
+TOLERANCE = 1e-4
 #: Characters that a name in a packed file cannot hold, and that of a torch module can.
 _NOT_IN_NAMES = re.compile(r"[\s=:]")
 
@@ -134,3 +136,11 @@ def _store(tensors: Arrays, layer: str, part: str, array: Array) -> str:
 def as_array(tensor: torch.Tensor) -> Floats:
     """Return a tensor as a contiguous float32 array."""
     return np.ascontiguousarray(tensor.detach().to("cpu", torch.float32).numpy())
+
+
+def is_close(found: Floats, expected: Floats) -> bool:
+    """Return whether all numbers lie within :data:`TOLERANCE` of the largest."""
+    if found.shape != expected.shape:
+        return False
+    largest = float(np.abs(expected).max(initial=0.0))
+    return bool(np.abs(found - expected).max(initial=0.0) <= TOLERANCE * largest + 1e-6)

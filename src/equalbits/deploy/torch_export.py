@@ -14,7 +14,7 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.node import Argument, map_aggregate
 
-from equalbits.deploy.graph import PackError
+from equalbits.deploy.graph import PackError, as_array, is_close
 from equalbits.deploy.ops import RULES
 from equalbits.deploy.pack_weights import BinaryWeights, binary_weights
 from equalbits.deploy.ports import Example, PortedForward
@@ -22,9 +22,6 @@ from equalbits.nn import BinaryLayer, check_module, copy_model
 
 #: Number of example images that the packed model is verified on.
 MAX_IMAGES = 8
-
-#: Tolerance of logits, relative to the largest: float32 sums in another order.
-TOLERANCE = 1e-4
 
 #: Name of the buffer with the weights of a binary layer.
 FROZEN = "frozen_binary_weight"
@@ -122,21 +119,17 @@ def trace_program(model: nn.Module, example: Example) -> Frozen:
         binary = _freeze_weights(frozen)
         program = _export(frozen.float(), images)
         single = None
-        if not _close(first[:1], logits[:1]) and not _agree_in_float64(frozen, images):
+        if not is_close(as_array(first[:1]), as_array(logits[:1])) and not _agree_in_float64(frozen, images):
             single = Frozen(_export(frozen, images[:1]), binary, images[:1], first[:1])
     return Frozen(program, binary, images, logits, single, ports)
-
-
-def _close(logits: Tensor, expected: Tensor) -> bool:
-    atol = TOLERANCE * float(expected.abs().max()) + 1e-6
-    return logits.shape == expected.shape and torch.allclose(logits, expected, rtol=0, atol=atol)
 
 
 def _agree_in_float64(model: nn.Module, images: Tensor) -> bool:
     """Tell whether only the rounding of sums near 0, and so their signs, gave the first image other logits alone."""
     try:
         wide = copy.deepcopy(model).double()
-        return _close(_run(wide, images[:1], torch.float64), _run(wide, images, torch.float64)[:1])
+        first, batch = (_run(wide, given, torch.float64) for given in (images[:1], images))
+        return is_close(as_array(first), as_array(batch[:1]))
     except Exception as error:  # a forward may raise anything, such as where it makes float32 constants
         logging.getLogger("equalbits").debug("the model fails in float64: %s", _one_line(error, 300))
         return False

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equalbits.deploy.graph import Graph, PackError, as_array
-from equalbits.deploy.torch_export import TOLERANCE, Frozen
+from equalbits.deploy.graph import TOLERANCE, Graph, PackError, as_array, is_close
+from equalbits.deploy.torch_export import Frozen
 from equalbits.runtime import Floats, NativeEngine, Network, Operation, native, run_numpy
 
 _LOG = logging.getLogger("equalbits")
@@ -263,11 +263,3 @@ def other_class(packed: Floats, logits: Floats) -> NDArray[np.bool_]:
     gap = theirs.max(axis=1) - theirs[np.arange(len(rows)), rows.argmax(axis=1)]
     other: NDArray[np.bool_] = gap > 2 * TOLERANCE * np.abs(theirs).max()
     return other
-
-
-def is_close(found: Floats, expected: Floats) -> bool:
-    """Return whether all numbers lie within :data:`TOLERANCE` of the largest."""
-    if found.shape != expected.shape:
-        return False
-    largest = float(np.abs(expected).max(initial=0.0))
-    return bool(np.abs(found - expected).max(initial=0.0) <= TOLERANCE * largest + 1e-6)

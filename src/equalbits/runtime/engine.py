@@ -223,9 +223,7 @@ class PackedModel:
         return reals
 
 
-def _from_packed(
-    packed: bytes, threads: int, engine: str, memory: int = Limits.memory, work: int = Limits.work
-) -> PackedModel:
+def _from_packed(packed: bytes, threads: int, engine: str, memory: int, work: int) -> PackedModel:
     """Load a model from the bytes of a packed file, for ``pickle`` and ``copy``."""
     return PackedModel(from_bytes(packed), threads=threads, engine=engine, limits=Limits(memory, work))
 

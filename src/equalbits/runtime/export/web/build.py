@@ -21,17 +21,17 @@ _OTHERS = (
 )
 
 
-def engine_digest(sources: Path = _SOURCES) -> str:
+def engine_digest() -> str:
     """Return the digest of the compile command and of every file it reads."""
-    headers = (path for path in sources.rglob("*.h") if not path.name.startswith("avx"))
-    files = sorted([*_c_files(sources), *headers], key=lambda path: path.relative_to(sources).as_posix())
+    headers = (path for path in _SOURCES.rglob("*.h") if not path.name.startswith("avx"))
+    files = sorted([*_c_files(), *headers], key=lambda path: path.relative_to(_SOURCES).as_posix())
     parts = [_COMMAND, *(f"{path.name} {sha256(path.read_bytes()).hexdigest()}" for path in files)]
     return sha256("\n".join(parts).encode()).hexdigest()
 
 
 def compile_engine(path: Path) -> None:
     """Compile the sources to a WebAssembly module."""
-    files = [str(source.relative_to(_SOURCES)) for source in _c_files(_SOURCES)]
+    files = [str(source.relative_to(_SOURCES)) for source in _c_files()]
     subprocess.run([*_COMMAND.split(), "-o", str(path.absolute()), *files], cwd=_SOURCES, check=True)
 
 
@@ -48,8 +48,8 @@ def engine_facts() -> dict[str, object]:
     return {"sources": engine_digest(), "fields": native.BUILT.FIELDS, "kinds": native.BUILT.KINDS}
 
 
-def _c_files(sources: Path) -> list[Path]:
-    return sorted(path for path in [*sources.glob("*.c"), *sources.glob("wasm/*.c")] if path.name not in _OTHERS)
+def _c_files() -> list[Path]:
+    return sorted(path for path in [*_SOURCES.glob("*.c"), *_SOURCES.glob("wasm/*.c")] if path.name not in _OTHERS)
 
 
 if __name__ == "__main__":
