@@ -1,6 +1,13 @@
 """Values whose batch is not an axis of its own in front, as inside attention: moved to another place, or folded.
 
-Most rules know only values with the batch in front. The few that models apply in between are translated here.
+Most rules know only values with the batch in front. The few that models apply in between say in a word (:data:`BATCH`)
+what they do elsewhere:
+
+* ``anywhere``: the same for any place of the batch, as functions of single numbers and products along the last axis;
+* ``axis``: the same along another axis than that of the batch; ``cut`` slices the axis, ``drop`` removes it;
+* ``reshape``: numbers keep their order, whatever the axes;
+* ``pool``: each channel by itself, so the parts of an image are more channels; ``norm``: channels are axis 1;
+* ``pad``: the last axes; ``own``: the rule takes a folded batch itself.
 """
 
 import math
@@ -12,39 +19,9 @@ from torch import Tensor
 
 from equalbits.deploy.graph import Value
 from equalbits.deploy.traced_values import BatchView, Known, ThresholdComparison
-from equalbits.deploy.tracer import RULES, Tracer
+from equalbits.deploy.tracer import AXES_AT, BATCH, RULES, Tracer
 
-#: Rules that hold for any place of the batch: functions of single numbers, and products along the last axis.
-_ANYWHERE = {
-    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "neg.default", "relu.default", "clamp.default"),
-    *("gelu.default", "silu.default", "sigmoid.default", "tanh.default", "hardtanh.default", "hardswish.default"),
-    *("clone.default", "alias.default", "_to_copy.default", "exp.default", "linear.default", "layer_norm.default"),
-    *("rms_norm.default", "matmul.default", "bmm.default", "baddbmm.default", "scaled_dot_product_attention.default"),
-    *("ge.Scalar", "gt.Scalar", "lt.Scalar", "le.Scalar", "detach.default"),
-    *("rsub.Scalar", "hardsigmoid.default", "leaky_relu.default", "addmm.default", "mm.default", "expand.default"),
-}
-#: Rules with an axis, and its place among the arguments.
-_AXIS_AT = {
-    "softmax.int": 1, "_softmax.default": 1, "select.int": 1, "slice.Tensor": 1, "split_with_sizes.default": 2,
-    "cat.default": 1, "mean.dim": 1, "sum.dim_IntList": 1, "amax.default": 1, "linalg_vector_norm.default": 2,
-    "index_select.default": 1, "unfold.default": 1, "squeeze.dims": 1,
-}  # fmt: skip
-#: Rules that cut axes, and whether they drop them.
-_CUTS = {"slice.Tensor": False, "split_with_sizes.default": False, "select.int": True, "squeeze.dims": True}
 _WAY_OUT = "keep the batch in front, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
-_BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default")  # the last returns a tuple
-#: Rules that take a folded batch themselves.
-_TAKE_FOLDED = ("convolution.default", "conv1d.default", "conv2d.default", "einsum.default")
-#: Pools, which treat each channel by itself: the parts of an image are more channels.
-_POOLS = (
-    *("max_pool2d.default", "max_pool2d_with_indices.default", "avg_pool2d.default"),
-    *("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default"),
-)
-_PADS = ("pad.default", "constant_pad_nd.default")
-_RESHAPES = (
-    *("view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.dims", "unflatten.int"),
-    *("reshape.default", "flatten.using_ints", "view_as.default"),
-)
 
 
 def translate(tracer: Tracer, name: str, arguments: Sequence[object], options: Mapping[str, object]) -> Known | None:
@@ -67,7 +44,7 @@ def _plain(tracer: Tracer, name: str, arguments: Sequence[object]) -> Known | No
     value, batch = arguments[0] if arguments else None, tracer.batch
     if not isinstance(value, Value) or tracer.shape is None:
         return None
-    if name in _RESHAPES and tracer.shape and tracer.shape[0] != batch and tracer.shape[0] % batch == 0:
+    if BATCH.get(name) == "reshape" and tracer.shape and tracer.shape[0] != batch and tracer.shape[0] % batch == 0:
         return _reshape(tracer, value)
     if name == "permute.default":
         axes: Sequence[int] = arguments[1]  # type: ignore[assignment]
@@ -101,28 +78,29 @@ def _folded(tracer: Tracer, name: str, arguments: Sequence[object], options: Map
     """Apply a rule as if the folded axis were two: the batch, and an axis of the value."""
     shape, given = tracer.shape or (), list(arguments)
     first = next(known for known in _flatten(given) if isinstance(known, BatchView)).value
-    if name in _RESHAPES:
+    how = BATCH.get(name, "")
+    if how == "reshape":
         return _reshape(tracer, first)
     if name == "permute.default":
         axes: Sequence[int] = given[1]  # type: ignore[assignment]
         return _permute(tracer, BatchView(first, folded=True), [axis % len(first.shape) for axis in axes])
-    if name in _TAKE_FOLDED:
+    if how == "own":
         own: Known = RULES[f"aten.{name}"](tracer, *given, **options)
         return own
-    if name in _POOLS:
+    if how == "pool":
         return _pool(tracer, name, first, given[1:], options)
-    if name in _PADS and any(given[1][2 * len(first.shape) - 2 :]):  # type: ignore[index]
+    if how == "pad" and any(given[1][2 * len(first.shape) - 2 :]):  # type: ignore[index]
         raise tracer.refuse("pads the batch: a packed network treats each image by itself")
-    if name in _BATCH_NORMS:  # its channels are axis 1 of the value, and the rule takes them in front
+    if how == "norm":  # its channels are axis 1 of the value, and the rule takes them in front
         normed = RULES[f"aten.{name}"](tracer, tracer.move_axis(first, 1, 0), *given[1:])
         several = isinstance(normed, tuple)
         view = BatchView(tracer.move_axis(normed[0] if several else normed, 0, 1), folded=True)
         return (view,) if several else view  # type: ignore[return-value]
     if name == "index.Tensor" and given[1][0] is None:  # type: ignore[index]
         given[1] = [None, *given[1]]  # type: ignore[misc]
-    elif name in _AXIS_AT and len(given) > _AXIS_AT[name]:
-        given[_AXIS_AT[name]] = _behind_batch(tracer, given[_AXIS_AT[name]], BatchView(first, folded=True))
-    elif name not in _ANYWHERE and name not in _PADS:
+    elif how in ("axis", "cut", "drop") and len(given) > (at := AXES_AT[name]):
+        given[at] = _behind_batch(tracer, given[at], BatchView(first, folded=True))
+    elif how not in ("anywhere", "pad"):
         raise tracer.refuse(f"does {name} on a batch folded with another axis: {_WAY_OUT}")
     if not shape or shape[0] % tracer.batch:
         raise tracer.refuse(f"returns shape {shape} for {tracer.batch} images: the batch must stay in front")
@@ -155,21 +133,21 @@ def _behind_batch(tracer: Tracer, axes: object, view: BatchView) -> object:
 
 def _moved(tracer: Tracer, name: str, view: BatchView, rest: Sequence[object], options: Mapping[str, object]) -> Known:
     """Apply a rule with the batch in front, and put it back to its place."""
-    rank, place, rest = len(view.value.shape) + (not view.folded), view.axis, [*rest]
+    rank, place, rest, how = len(view.value.shape) + (not view.folded), view.axis, [*rest], BATCH.get(name, "")
     if name == "permute.default":
         return _permute(tracer, view, [axis % rank for axis in rest[0]])  # type: ignore[attr-defined]
-    if name in _CUTS:
-        at = _AXIS_AT[name] - 1
+    if how in ("cut", "drop"):
+        at = AXES_AT[name] - 1
         rest = rest if len(rest) > at else [*rest, 0]
         axes, rest[at] = rest[at], _behind_batch(tracer, rest[at], view)
-        if _CUTS[name]:
+        if how == "drop":
             place -= sum(axis % rank < place for axis in ([axes] if isinstance(axes, int) else axes))  # type: ignore[attr-defined]
-    elif name in _RESHAPES:
+    elif how == "reshape":
         return _reshape_behind(tracer, view)
     else:
         only_numbers = all(not isinstance(known, Tensor) or known.numel() == 1 for known in rest)
         apart = only_numbers or name in ("linear.default", "layer_norm.default")
-        if name not in _ANYWHERE or view.folded or place == rank - 1 or not apart:
+        if how != "anywhere" or view.folded or place == rank - 1 or not apart:
             raise tracer.refuse(f"does {name} while the batch is axis {place}: {_WAY_OUT}")
     shape = tracer.shape or ()
     own = (shape[place] // tracer.batch,) if view.folded else ()

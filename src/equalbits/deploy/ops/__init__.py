@@ -17,8 +17,8 @@ from equalbits.deploy.ops import resize as resize
 from equalbits.deploy.ops import shape as shape
 from equalbits.deploy.traced_values import Known
 from equalbits.deploy.tracer import RULES as RULES
-from equalbits.deploy.tracer import Tracer
-from equalbits.runtime import OPS, Settings
+from equalbits.deploy.tracer import Tracer, rule
+from equalbits.runtime import FUNCTIONS, OPS, Settings
 
 
 def _same_operation(kind: str, settings: tuple[str, ...], tracer: Tracer, value: Known, *arguments: object) -> Value:
@@ -29,4 +29,5 @@ def _same_operation(kind: str, settings: tuple[str, ...], tracer: Tracer, value:
 
 for _kind, _spec in OPS.items():
     for _name, _settings in _spec.aten.items():
-        RULES[f"aten.{_name}"] = partial(_same_operation, _kind, _settings)
+        _batch = "anywhere" if _kind in (*FUNCTIONS, "relu") else ""
+        rule(_name, batch=_batch)(partial(_same_operation, _kind, _settings))

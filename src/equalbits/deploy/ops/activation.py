@@ -8,19 +8,19 @@ from equalbits.deploy.traced_values import Known
 from equalbits.deploy.tracer import Tracer, rule
 
 
-@rule("hardsigmoid.default")
+@rule("hardsigmoid.default", batch="anywhere")
 def hardsigmoid(tracer: Tracer, value: Known) -> Value:
     """Clamp ``value / 6 + ½`` to [0, 1]."""
     return clamp(tracer, tracer.affine(tracer.value(value), 1 / 6, 0.5), 0.0, 1.0)
 
 
-@rule("hardswish.default")
+@rule("hardswish.default", batch="anywhere")
 def hardswish(tracer: Tracer, value: Known) -> Value:
     """Multiply by the hard sigmoid."""
     return multiply(tracer, tracer.value(value), hardsigmoid(tracer, value))
 
 
-@rule("gelu.default")
+@rule("gelu.default", batch="anywhere")
 def gelu(tracer: Tracer, value: Known, *, approximate: str = "none") -> Value:
     """Apply GELU, exact or approximated by tanh."""
     return tracer.add("gelu_tanh" if approximate == "tanh" else "gelu", tracer.value(value))

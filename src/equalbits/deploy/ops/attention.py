@@ -16,7 +16,7 @@ from equalbits.deploy.tracer import Tracer, rule
 _MASKED = -1e30
 
 
-@rule("matmul.default", "mm.default", "bmm.default")
+@rule("matmul.default", "mm.default", "bmm.default", batch="anywhere")
 def matmul(tracer: Tracer, first: Known, second: Known) -> Value:
     """Multiply two values, or a value by a constant matrix from either side."""
     if isinstance(first, Value) and isinstance(second, Value):
@@ -28,7 +28,7 @@ def matmul(tracer: Tracer, first: Known, second: Known) -> Value:
     return linear(tracer, first, second.T.contiguous())
 
 
-@rule("baddbmm.default")
+@rule("baddbmm.default", batch="anywhere")
 def baddbmm(tracer: Tracer, bias: Known, first: Known, second: Known, *, beta: float = 1, alpha: float = 1) -> Value:
     """Multiply two values and add a third."""
     made = matmul(tracer, first, second)
@@ -44,7 +44,7 @@ def _multiply(tracer: Tracer, first: Value, second: Value) -> Value:
     return tracer.add("matmul", *both)
 
 
-@rule("scaled_dot_product_attention.default")
+@rule("scaled_dot_product_attention.default", batch="anywhere")
 def attention(
     tracer: Tracer,
     query: Known,

@@ -21,7 +21,7 @@ def _compare(tracer: Tracer, first: Known, second: Known, *, above: bool, strict
 
 
 for _name, _above, _strict in (("ge", True, False), ("gt", True, True), ("lt", False, False), ("le", False, True)):
-    rule(f"{_name}.Scalar", f"{_name}.Tensor")(partial(_compare, above=_above, strict=_strict))
+    rule(f"{_name}.Scalar", f"{_name}.Tensor", batch="anywhere")(partial(_compare, above=_above, strict=_strict))
 
 
 @rule("bitwise_not.default", "logical_not.default")

@@ -16,7 +16,7 @@ from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import Settings
 
 
-@rule("convolution.default")
+@rule("convolution.default", batch="own")
 def convolution(
     tracer: Tracer,
     value: Known,
@@ -53,7 +53,7 @@ def convolution(
     return tracer.reshape(made, (made.shape[0], made.shape[2])) if one_row else made
 
 
-@rule("conv1d.default", "conv2d.default", "conv1d.padding", "conv2d.padding")
+@rule("conv1d.default", "conv2d.default", "conv1d.padding", "conv2d.padding", batch="own")
 def plain_convolution(
     tracer: Tracer,
     value: Known,
@@ -191,7 +191,7 @@ def _flip_filters(tracer: Tracer, weight: Tensor, groups: int) -> Tensor:
     return made
 
 
-@rule("linear.default")
+@rule("linear.default", batch="anywhere")
 def linear(tracer: Tracer, value: Known, weight: Tensor, bias: Known = None) -> Value:
     """Multiply the last axis by weights; signs along the last of several axes by a 1×1 convolution over the others."""
     source = tracer.value(value)
@@ -208,7 +208,7 @@ def linear(tracer: Tracer, value: Known, weight: Tensor, bias: Known = None) -> 
     return tracer.reshape(made, (*positions, made.shape[1]))
 
 
-@rule("addmm.default")
+@rule("addmm.default", batch="anywhere")
 def addmm(tracer: Tracer, bias: Known, value: Known, weight: Tensor) -> Value:
     """Multiply by a constant matrix and add a bias."""
     return linear(tracer, value, weight.T.contiguous(), bias)

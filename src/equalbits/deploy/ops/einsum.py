@@ -16,7 +16,7 @@ from equalbits.deploy.tracer import Tracer, rule
 Named = tuple[Value | Tensor, str]
 
 
-@rule("einsum.default")
+@rule("einsum.default", batch="own")
 def einsum(tracer: Tracer, equation: str, operands: Sequence[Known], **_: object) -> Known:
     """Multiply and sum along the axes that the equation names; the batch is the first axis of values and output."""
     folded = any(isinstance(known, BatchView) for known in operands)

@@ -16,7 +16,7 @@ from equalbits.deploy.tracer import Tracer, rule
 Constant = Tensor | float | int
 
 
-@rule("add.Tensor")
+@rule("add.Tensor", batch="anywhere")
 def add(tracer: Tracer, first: Known, second: Known, *, alpha: float = 1) -> Value:
     """Add two values, or a value and a constant."""
     if isinstance(first, Value) and isinstance(second, Value):
@@ -28,19 +28,19 @@ def add(tracer: Tracer, first: Known, second: Known, *, alpha: float = 1) -> Val
     return tracer.affine(_spread(tracer, tracer.value(second), first), alpha, _constant(tracer, first))
 
 
-@rule("sub.Tensor")
+@rule("sub.Tensor", batch="anywhere")
 def sub(tracer: Tracer, first: Known, second: Known, *, alpha: float = 1) -> Value:
     """Subtract."""
     return add(tracer, first, second, alpha=-alpha)
 
 
-@rule("rsub.Scalar")
+@rule("rsub.Scalar", batch="anywhere")
 def subtract_from(tracer: Tracer, value: Known, constant: float) -> Value:
     """Subtract a value from a constant."""
     return sub(tracer, constant, value)
 
 
-@rule("mul.Tensor")
+@rule("mul.Tensor", batch="anywhere")
 def mul(tracer: Tracer, first: Known, second: Known) -> Value:
     """Multiply two values, or a value by a constant."""
     if isinstance(first, Value) and isinstance(second, Value):
@@ -64,7 +64,7 @@ def multiply(tracer: Tracer, first: Value, second: Value) -> Value:
     return tracer.add("mul", first, second)
 
 
-@rule("div.Tensor")
+@rule("div.Tensor", batch="anywhere")
 def div(tracer: Tracer, first: Known, second: Known) -> Value:
     """Divide by a constant, or multiply by the reciprocal of a value."""
     if isinstance(second, Value):
@@ -72,7 +72,7 @@ def div(tracer: Tracer, first: Known, second: Known) -> Value:
     return tracer.affine(tracer.value(first), 1 / _constant(tracer, second))
 
 
-@rule("neg.default")
+@rule("neg.default", batch="anywhere")
 def neg(tracer: Tracer, value: Known) -> Value:
     """Negate."""
     return tracer.affine(tracer.value(value), -1.0)
@@ -85,7 +85,7 @@ def _constant(tracer: Tracer, known: Known) -> Constant:
     return known
 
 
-@rule("batch_norm.default")
+@rule("batch_norm.default", batch="norm")
 def batch_norm(
     tracer: Tracer,
     value: Known,
@@ -110,7 +110,7 @@ def batch_norm(
     return tracer.affine(source, gain.reshape(-1, *tail), shift.reshape(-1, *tail))
 
 
-@rule("_native_batch_norm_legit_no_training.default")
+@rule("_native_batch_norm_legit_no_training.default", batch="norm")
 def decomposed_batch_norm(tracer: Tracer, value: Known, *given: Any) -> tuple[Value]:
     """Normalize by running statistics: the form of a decomposed program, which returns a tuple."""
     return (batch_norm(tracer, value, *given[:4], False, *given[4:]),)
@@ -129,7 +129,7 @@ def prelu(tracer: Tracer, value: Known, slope: Tensor) -> Value:
     return tracer.add("prelu", tracer.value(value), layer=tracer.tensor_layer(slope), arrays=arrays)
 
 
-@rule("leaky_relu.default")
+@rule("leaky_relu.default", batch="anywhere")
 def leaky_relu(tracer: Tracer, value: Known, slope: float = 0.01) -> Value:
     """Apply a constant slope below 0."""
     return tracer.add("prelu", tracer.value(value), arrays={"slope": np.array([slope], np.float32)})
@@ -141,7 +141,7 @@ def absolute(tracer: Tracer, value: Known) -> Value:
     return leaky_relu(tracer, value, -1.0)
 
 
-@rule("clamp.default")
+@rule("clamp.default", batch="anywhere")
 def clamp(tracer: Tracer, value: Known, low: Known = None, high: Known = None) -> Value:
     """Clamp to constant bounds; an infinite bound is none."""
     bounds: dict[str, Any] = {}
@@ -152,13 +152,13 @@ def clamp(tracer: Tracer, value: Known, low: Known = None, high: Known = None) -
     return tracer.add("clamp", tracer.value(value), **bounds)
 
 
-@rule("hardtanh.default")
+@rule("hardtanh.default", batch="anywhere")
 def hardtanh(tracer: Tracer, value: Known, low: float = -1.0, high: float = 1.0) -> Value:
     """Clamp to ±1 by default."""
     return clamp(tracer, value, low, high)
 
 
-@rule("clone.default", "alias.default", "detach.default", "_to_copy.default")
+@rule("clone.default", "alias.default", "detach.default", "_to_copy.default", batch="anywhere")
 def copy(tracer: Tracer, value: Known, **_: object) -> Value | Mask:
     """Copy; a comparison cast to numbers is 0 and 1."""
     if isinstance(value, ThresholdComparison):

@@ -58,7 +58,7 @@ def roll(tracer: Tracer, value: Known, shifts: Sequence[int], axes: Sequence[int
     return made
 
 
-@rule("index_select.default")
+@rule("index_select.default", axes_at=1)
 def index_select(tracer: Tracer, value: Known, axis: int, index: Known) -> Value:
     """Gather entries at constant indices."""
     source = tracer.value(value)
@@ -68,7 +68,7 @@ def index_select(tracer: Tracer, value: Known, axis: int, index: Known) -> Value
     return take(tracer, source, axis, (index % source.shape[axis - 1]).tolist())
 
 
-@rule("unfold.default")
+@rule("unfold.default", axes_at=1)
 def windows(tracer: Tracer, value: Known, axis: int, size: int, step: int) -> Value:
     """Copy the windows of ``size`` entries along an axis, ``step`` apart, to a new last axis."""
     source = tracer.value(value)
@@ -110,7 +110,7 @@ def repeat_interleave(
     return repeat_entries(tracer, source, tracer.image_axis(source, axis or 0, _REFUSAL), times)
 
 
-@rule("pad.default")
+@rule("pad.default", batch="pad")
 def pad(tracer: Tracer, value: Known, sizes: Sequence[int], mode: str = "constant", fill: float | None = None) -> Value:
     """Pad, or crop where a size is negative. Torch lists the sizes of the last axis first."""
     made = tracer.value(value)
@@ -130,7 +130,7 @@ def pad(tracer: Tracer, value: Known, sizes: Sequence[int], mode: str = "constan
     return tracer.add("pad", made, before=before, after=after, value=min(max(float(fill or 0), -largest), largest))
 
 
-@rule("constant_pad_nd.default")
+@rule("constant_pad_nd.default", batch="pad")
 def constant_pad(tracer: Tracer, value: Known, sizes: Sequence[int], fill: float = 0.0) -> Value:
     """Pad with a constant."""
     return pad(tracer, value, sizes, "constant", fill)

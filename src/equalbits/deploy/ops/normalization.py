@@ -13,7 +13,7 @@ from equalbits.deploy.traced_values import Known
 from equalbits.deploy.tracer import Tracer, rule
 
 
-@rule("layer_norm.default")
+@rule("layer_norm.default", batch="anywhere")
 def layer_norm(
     tracer: Tracer,
     value: Known,
@@ -27,7 +27,7 @@ def layer_norm(
     return _normalize(tracer, "layer_norm", tracer.value(value), len(shape), {"scale": weight, "bias": bias}, eps)
 
 
-@rule("rms_norm.default")
+@rule("rms_norm.default", batch="anywhere")
 def rms_norm(
     tracer: Tracer, value: Known, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Value:
@@ -82,7 +82,7 @@ def instance_norm(tracer: Tracer, value: Known, weight: Tensor | None, bias: Ten
     return group_norm(tracer, value, tracer.value(value).shape[0], weight, bias, float(eps))  # type: ignore[arg-type]
 
 
-@rule("softmax.int", "_softmax.default")
+@rule("softmax.int", "_softmax.default", axes_at=1)
 def softmax(tracer: Tracer, value: Known, axis: int, *_: object, **__: object) -> Value:
     """Apply softmax along an axis."""
     source = tracer.value(value)
@@ -92,7 +92,7 @@ def softmax(tracer: Tracer, value: Known, axis: int, *_: object, **__: object) -
     return tracer.add("softmax", source, axis=axis - 1)
 
 
-@rule("linalg_vector_norm.default")
+@rule("linalg_vector_norm.default", axes_at=2)
 def vector_norm(
     tracer: Tracer, value: Known, order: float = 2, axes: Axes = None, keepdim: bool = False, **_: object
 ) -> Value:

@@ -11,7 +11,7 @@ from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import Settings, adaptive_windows
 
 
-@rule("max_pool2d_with_indices.default")
+@rule("max_pool2d_with_indices.default", batch="pool")
 def max_pool2d(
     tracer: Tracer,
     value: Known,
@@ -29,13 +29,13 @@ def max_pool2d(
     return tracer.reshape(tracer.add("max_pool", image, **window), tracer.output_shape()), Indices()
 
 
-@rule("max_pool2d.default")
+@rule("max_pool2d.default", batch="pool")
 def max_pool2d_without_indices(tracer: Tracer, value: Known, *window: Any) -> Value:
     """Take the maximum of each window."""
     return max_pool2d(tracer, value, *window)[0]
 
 
-@rule("avg_pool2d.default")
+@rule("avg_pool2d.default", batch="pool")
 def avg_pool2d(
     tracer: Tracer,
     value: Known,
@@ -61,7 +61,7 @@ def avg_pool2d(
     return tracer.reshape(made, tracer.output_shape())
 
 
-@rule("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default")
+@rule("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default", batch="pool")
 def adaptive_avg_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> Value:
     """Take the mean over a grid of windows."""
     made = tracer.add("adaptive_avg_pool", _as_image(tracer, value), size=tracer.output_shape()[-2:])

@@ -15,7 +15,7 @@ from equalbits.deploy.tracer import Tracer, rule
 Axes = Sequence[int] | None
 
 
-@rule("mean.dim")
+@rule("mean.dim", axes_at=1)
 def mean(tracer: Tracer, value: Known, axes: Axes = None, keepdim: bool = False, **_: object) -> Value:
     """Reduce by the mean: an adaptive pooling."""
     if isinstance(value, Stacked):
@@ -26,7 +26,7 @@ def mean(tracer: Tracer, value: Known, axes: Axes = None, keepdim: bool = False,
     return tracer.reshape(made, tracer.output_shape())
 
 
-@rule("sum.dim_IntList")
+@rule("sum.dim_IntList", axes_at=1)
 def total(tracer: Tracer, value: Known, axes: Axes = None, keepdim: bool = False, **_: object) -> Value:
     """Reduce by the sum: the mean times the number of entries."""
     if isinstance(value, Stacked):
@@ -35,7 +35,7 @@ def total(tracer: Tracer, value: Known, axes: Axes = None, keepdim: bool = False
     return tracer.affine(made, math.prod(tracer.value(value).shape) / math.prod(made.shape))
 
 
-@rule("amax.default")
+@rule("amax.default", axes_at=1)
 def amax(tracer: Tracer, value: Known, axes: Axes = (), keepdim: bool = False) -> Value:
     """Reduce by the maximum: a max pooling."""
     if isinstance(value, Stacked):

@@ -14,8 +14,9 @@ from equalbits.runtime import OPS
 _MAX_CONCATENATED = OPS["concat"].inputs[1]
 
 
-@rule("view.default", "_unsafe_view.default", "reshape.default", "view_as.default")
-@rule("flatten.using_ints", "unflatten.int", "unsqueeze.default", "squeeze.dims")
+@rule("view.default", "_unsafe_view.default", "reshape.default", "view_as.default", batch="reshape")
+@rule("flatten.using_ints", "unflatten.int", "unsqueeze.default", batch="reshape")
+@rule("squeeze.dims", batch="drop", axes_at=1)
 def reshape(tracer: Tracer, value: Known, *_: object) -> Value:
     """Reshape to the shape that the trace recorded."""
     return tracer.reshape(tracer.value(value), tracer.output_shape())
@@ -31,7 +32,7 @@ def permute(tracer: Tracer, value: Known, axes: Sequence[int]) -> Value:
     return tracer.permute(source, [axis - 1 for axis in order[1:]])
 
 
-@rule("slice.Tensor")
+@rule("slice.Tensor", batch="cut", axes_at=1)
 def slice_(
     tracer: Tracer, value: Known, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
 ) -> Value | Tensor:
@@ -47,7 +48,7 @@ def slice_(
     return tracer.slice_axis(source, axis - 1, slice(start, stop, step))
 
 
-@rule("select.int")
+@rule("select.int", batch="drop", axes_at=1)
 def select(tracer: Tracer, value: Known, axis: int, index: int) -> Value:
     """Select one entry of an axis."""
     source = tracer.value(value)
@@ -57,7 +58,7 @@ def select(tracer: Tracer, value: Known, axis: int, index: int) -> Value:
     return tracer.reshape(part, tracer.output_shape())
 
 
-@rule("split_with_sizes.default")
+@rule("split_with_sizes.default", batch="cut", axes_at=2)
 def split(tracer: Tracer, value: Known, sizes: Sequence[int], axis: int = 0) -> tuple[Value, ...]:
     """Split an axis into parts of these sizes."""
     source = tracer.value(value)
@@ -67,7 +68,7 @@ def split(tracer: Tracer, value: Known, sizes: Sequence[int], axis: int = 0) -> 
     return tuple(tracer.slice_axis(source, axis - 1, cut) for cut in cuts)
 
 
-@rule("cat.default")
+@rule("cat.default", axes_at=1)
 def concat(tracer: Tracer, values: Sequence[Known], axis: int = 0) -> Value:
     """Concatenate; along another axis than the channels, with that axis moved to the front meanwhile."""
     like = next(tracer.value(value) for value in values if not isinstance(value, Tensor))
@@ -133,7 +134,8 @@ def stack(tracer: Tracer, values: Sequence[Known], axis: int = 0) -> Value | Sta
     return concat(tracer, apart, axis)
 
 
-@rule("repeat.default", "expand.default")
+@rule("repeat.default")
+@rule("expand.default", batch="anywhere")
 def expand(tracer: Tracer, value: Known, *_: object, **__: object) -> Value:
     """Repeat a value along each axis to the shape that the trace recorded."""
     return expand_to(tracer, tracer.value(value), tracer.output_shape())
