@@ -5,11 +5,11 @@ import random
 import pytest
 from scipy.stats import ttest_ind, ttest_ind_from_stats
 
+from equalbits._claim import Claim
 from equalbits._plotting import METHOD_NAMES
-from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, SOME_GUESS, Claim, above, above_published, correct, near
-from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning, flip_rate
+from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, SOME_GUESS, above, above_published, correct, near
+from equalbits.paper.items import fig4_repetitions, fig5_bit_ratio, fig8_pruning, flip_rate, tab3_imagenet
 from equalbits.paper.published_numbers import Published
-from equalbits.paper.tables import tab3_imagenet
 
 
 def case(*scores, total=10000):

@@ -13,8 +13,8 @@ from equalbits.analysis import FlipSeries
 from equalbits.functional import attainable_entropy
 from equalbits.nn import BiHalf, IRNet, Sign
 from equalbits.paper import reproduce
-from equalbits.paper.figures.fig1_entropy import attainable, channel_entropies
-from equalbits.paper.figures.fig2_flips import halved
+from equalbits.paper.items.fig1_entropy import attainable, channel_entropies
+from equalbits.paper.items.fig2_flips import halved
 from equalbits.recipes import read_recipe
 
 

@@ -6,8 +6,8 @@ import torch
 
 from equalbits.nn import BiHalf, BinaryLinear
 from equalbits.paper import reproduce
-from equalbits.paper.figures import fig3_hyperparameters
-from equalbits.paper.figures.fig3_hyperparameters import MagnitudeWatcher
+from equalbits.paper.items import fig3_hyperparameters
+from equalbits.paper.items.fig3_hyperparameters import MagnitudeWatcher
 
 NARROW = {"model.options.width": 0.05}
 

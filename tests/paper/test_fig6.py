@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from equalbits.paper import get_item, reproduce
-from equalbits.paper.figures.fig6_toy_boundaries import count_boundaries, grid_points, output
+from equalbits.paper.items.fig6_toy_boundaries import count_boundaries, grid_points, output
 
 
 @pytest.fixture(scope="module")

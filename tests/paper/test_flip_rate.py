@@ -5,7 +5,7 @@ from torch import nn
 from equalbits.analysis import FlipWatcher
 from equalbits.data import Loader, load_dataset
 from equalbits.nn import BinaryLinear, Sign
-from equalbits.paper.figures.flip_rate import SampledFlips
+from equalbits.paper.items.flip_rate import SampledFlips
 from equalbits.training import TrainConfig, train
 
 

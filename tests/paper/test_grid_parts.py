@@ -8,7 +8,7 @@ from equalbits.cli import main
 from equalbits.paper import Options, get_item, list_items, reproduce
 from equalbits.paper.grid_parameters import command, split
 from equalbits.paper.measurement_cost import cost, made_with
-from equalbits.paper.results.results_page import missing_parts
+from equalbits.paper.results_page import missing_parts
 from equalbits.recipes import parse_settings
 from equalbits.report.html_page import report_page
 

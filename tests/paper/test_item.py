@@ -7,7 +7,7 @@ import pytest
 
 from equalbits.cli import main
 from equalbits.paper import Claim, Item, Options, get_item, list_items, reproduce
-from equalbits.paper.claims import NO_CLAIM
+from equalbits.paper.item import NO_CLAIM
 
 
 def counting_item(calls):

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from equalbits._claim import signed
 from equalbits.data import DataError
 from equalbits.paper import Options, get_item, reproduce
-from equalbits.paper.claims import accuracies, signed
-from equalbits.paper.figures.fig4_repetitions import values
+from equalbits.paper.claims import accuracies
+from equalbits.paper.items.fig4_repetitions import values
+from equalbits.paper.items.tab2_convnets import READINGS
+from equalbits.paper.items.tab2_tuned import pick, settings_to_try
 from equalbits.paper.published_numbers import TABLE_2, TABLE_3
-from equalbits.paper.tables.tab2_convnets import READINGS
-from equalbits.paper.tables.tab2_tuned import pick, settings_to_try
 from equalbits.recipes import get_recipe
 
 NARROW = {"model.options.width": 0.05}
@@ -181,7 +182,7 @@ def test_fig4_counts_every_seed_of_both_methods(tmp_path, tiny, drawn):
 
 
 def test_fig8_prunes_by_every_rule(tmp_path, tiny, drawn):
-    from equalbits.paper.figures.fig8_pruning import RULES
+    from equalbits.paper.items.fig8_pruning import RULES
     from equalbits.recipes import stored_recipe
 
     claims, result = finished("fig8", tmp_path, tiny(NARROW, grid={"sparsity": [0.0, 0.5]}))
@@ -209,7 +210,7 @@ def test_fig7_trains_real_and_binary_inputs(tmp_path, tiny, drawn):
 
 
 def test_fig7_names_recipes_that_exist():
-    from equalbits.paper.figures.fig7_architectures import NETS
+    from equalbits.paper.items.fig7_architectures import NETS
 
     assert all(get_recipe(name).data.name == "cifar100" for name in NETS.values())
 

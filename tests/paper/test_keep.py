@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equalbits.paper import Options, get_item, keep_items, list_items, reproduce
+from equalbits.paper import Options, get_item, keep_items, keep_measurements, list_items, reproduce
+from equalbits.paper.keep_measurements import keep_item, readable
 from equalbits.paper.published_numbers import TABLE_2
-from equalbits.paper.results import keep_measurements
-from equalbits.paper.results.keep_measurements import keep_item, readable
-from equalbits.paper.results.results_page import kept_claims, missing_parts, origin, results_page
+from equalbits.paper.results_page import kept_claims, missing_parts, origin, results_page
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"epochs": 2, "data.batch_size": 10, "speed": "plain", "model.options.width": 0.05}

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equalbits.paper import Options, get_item, reproduce
-from equalbits.paper.results.keep_measurements import keep_item
-from equalbits.paper.results.merge_measurements import all_asked, check_same_settings, covers, merge
-from equalbits.paper.results.results_page import kept_claims, missing_parts, origin
+from equalbits.paper.keep_measurements import all_asked, check_same_settings, covers, keep_item, merge
+from equalbits.paper.results_page import kept_claims, missing_parts, origin
 
 RESULTS = Path(__file__).parents[2] / "results"
 WHOLE: dict[str, Any] = json.loads((RESULTS / "tab2.json").read_text())

@@ -9,10 +9,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from equalbits._plotting import new_figure
+from equalbits._plotting import heading, new_figure
 from equalbits.paper import get_item
-from equalbits.paper.figures import fig1_entropy, fig4_repetitions, fig6_toy_boundaries, fig8_pruning
-from equalbits.paper.plot_parts import heading
+from equalbits.paper.items import fig1_entropy, fig4_repetitions, fig6_toy_boundaries, fig8_pruning
 
 
 def drawn(figure: Figure) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from equalbits.paper import get_item, list_items
 from equalbits.paper.published_numbers import TABLE_2
-from equalbits.paper.results.results_page import kept_claims, missing_parts
+from equalbits.paper.results_page import kept_claims, missing_parts
 from equalbits.recipes import get_recipe
 
 ROOT = Path(__file__).parents[2]

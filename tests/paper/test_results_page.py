@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from equalbits.paper.published_numbers import TABLE_2
-from equalbits.paper.results.results_page import item_sections, last_and_best, readme_table, replace_table, results_page
+from equalbits.paper.results_page import item_sections, last_and_best, readme_table, replace_table, results_page
 from equalbits.recipes import Execution, get_recipe, sweep
 from equalbits.recipes.experiments.sweep import summarize_sweep
 

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equalbits.functional import transport_symbols
 from equalbits.nn import BiHalf, BinaryLinear
-from equalbits.paper.tables import tab1_update_rules
-from equalbits.paper.tables.tab1_update_rules import FlipForm
+from equalbits.paper.items import tab1_update_rules
+from equalbits.paper.items.tab1_update_rules import FlipForm
 
 
 class Calls(TorchDispatchMode):

@@ -5,22 +5,16 @@ p values of one item are corrected together by Holm's procedure. One seed decide
 tolerance is no test, so the row says so in its claim and gives the equivalence test (TOST) beside it.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, NotRequired, TypedDict, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from equalbits._files import write_atomically
+from equalbits._claim import Claim, signed
 from equalbits._statistics import Difference, Sample, equivalence, holm, one_sample, welch
-from equalbits._text import markdown_table
-from equalbits.paper.measurement_cost import cost, made_with
 from equalbits.paper.published_numbers import TABLE_2_SEEDS, TEST_IMAGES, Published
 
-HEADER = ("claim", "paper", "ours", "difference", "agrees", "decided by", "n")
-NO_CLAIM = "The paper makes no claim that these numbers could be compared with."
 ONE_SEED = "one seed: undecided"
 SOME_DIVERGED = "some runs diverged"
 SOME_GUESS = "some nets learned nothing: means are not compared"
@@ -29,67 +23,11 @@ LEVEL = 0.05
 #: Tolerance in points between two means of five seeds: two standard errors where each deviation is 0.25.
 NEAR = 0.3
 
-_VERDICTS = {True: "yes", False: "no", None: "not decided"}
 _Key = TypeVar("_Key")
 
-
-class ScoreCounts(TypedDict):
-    """Counts of one evaluation, as stored in JSON."""
-
-    correct: int
-    correct_top5: int
-    total: int
-    loss_sum: float
-
-
-class EpochCounts(TypedDict):
-    """Counts of one epoch, as stored in JSON."""
-
-    epoch: int
-    train: ScoreCounts
-    test: ScoreCounts
-
-
-class RunCounts(TypedDict):
-    """Last epoch of one seed, as stored in JSON; None where it diverged."""
-
-    seed: int
-    last: EpochCounts | None
-    seconds: NotRequired[float]
-
-
-class CaseCounts(TypedDict):
-    """Settings, and the runs of all seeds, as stored in JSON."""
-
-    settings: dict[str, Any]
-    runs: list[RunCounts]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """One claim. ``agrees`` is None where the numbers do not decide it; ``n`` counts our runs or nets.
-
-    ``paper`` is the paper's value in its words; ``difference`` is ours minus the paper's where both are numbers. ``p``
-    is of the test that decides the row, and ``p_equivalent`` of the equivalence test beside it, before correction.
-    ``n_other`` counts the runs of the second case of a comparison.
-    """
-
-    claim: str
-    paper: str
-    ours: str
-    agrees: bool | None
-    decided_by: str
-    n: int
-    n_other: int | None = None
-    difference: float | None = None
-    p: float | None = None
-    p_equivalent: float | None = None
-
-    def cells(self) -> tuple[str, ...]:
-        """Return the row as text."""
-        gap = "–" if self.difference is None else signed(self.difference)
-        n = str(self.n) if self.n_other in (None, self.n) else f"{self.n} and {self.n_other}"
-        return self.claim, self.paper, self.ours, gap, _VERDICTS[self.agrees], self.decided_by, n
+#: A case as stored in JSON: its ``settings``, and ``runs`` with the ``seed`` and the ``last`` epoch of each, None where
+#: it diverged. An epoch has its number and the scores ``train`` and ``test``: correct, correct_top5, total, loss_sum.
+CaseCounts = dict[str, Any]
 
 
 def counted(claim: str, paper: str, ours: str, agrees: bool, *, n: int = 1, difference: float | None = None) -> Claim:
@@ -122,30 +60,6 @@ def _corrected(p_values: Sequence[float | None]) -> list[float | None]:
     """Correct the p values that are given."""
     corrected = iter(holm([p for p in p_values if p is not None]))
     return [None if p is None else next(corrected) for p in p_values]
-
-
-def signed(value: float, digits: int = 2) -> str:
-    """Format a number with its sign; a value that rounds to 0 is positive.
-
-    >>> signed(-1.5), signed(0.25), signed(-0.001)
-    ('−1.50', '+0.25', '+0.00')
-    """
-    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
-
-
-def write_claims(claims: Sequence[Claim], result: Mapping[str, Any], out: Path, *, setting: str = "") -> None:
-    """Write claims.json, and claims.md with devices, versions, and how the ``setting`` differs from the paper's."""
-    rows = [asdict(claim) for claim in claims]
-    write_atomically(out / "claims.json", (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode())
-    seeds = f"; seeds {', '.join(map(str, result['seeds']))}" if result.get("seeds") else ""
-    paragraphs = [
-        f"# {result['item']}: {result['title']}",
-        setting,
-        markdown_table(HEADER, [claim.cells() for claim in claims]) if claims else NO_CLAIM,
-        f"{cost(result)}; {made_with(result)}{seeds}.",
-        "\n".join(f"- {note}" for note in result.get("notes", [])),
-    ]
-    write_atomically(out / "claims.md", ("\n\n".join(filter(None, paragraphs)) + "\n").encode())
 
 
 def accuracies(case: CaseCounts) -> list[float]:

@@ -14,15 +14,14 @@ from pathlib import Path
 
 import torch
 
+from equalbits._claim import signed
 from equalbits._extras import require_matplotlib
 from equalbits._files import write_atomically
-from equalbits._plotting import DOWN, GAP, UP, method_color, new_figure, save_figure
+from equalbits._plotting import DOWN, GAP, UP, legend, method_color, new_figure, panel, save_figure
 from equalbits.analysis import EntropyWatcher, FlipWatcher, audit
 from equalbits.data import load_dataset
 from equalbits.deploy import Preprocessing, pack
 from equalbits.functional import attainable_entropy, positive_count
-from equalbits.paper.claims import signed
-from equalbits.paper.plot_parts import legend, panel
 from equalbits.recipes import (
     DataSpec,
     Recipe,

@@ -8,39 +8,42 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from equalbits._claim import HEADER, Claim
 from equalbits._files import write_atomically
-from equalbits._text import unknown_name
-from equalbits.paper.claims import Claim, correct, write_claims
+from equalbits._text import markdown_table, unknown_name
+from equalbits.paper.claims import correct
 from equalbits.paper.grid_parameters import Grid, split
-from equalbits.paper.measurement_cost import count_trained
+from equalbits.paper.measurement_cost import cost, count_trained, made_with
 from equalbits.recipes import FREE, Execution, check_kind, check_one_process, device_and_versions, lock_dir, pick_device
 
 #: Name of an item to its module, which is imported when it is needed, and its name there if not ITEM.
 ITEMS = {
-    "fig1": "figures.fig1_entropy",
-    "fig2": "figures.fig2_flips",
-    "fig3": "figures.fig3_hyperparameters",
-    "fig4": "figures.fig4_repetitions",
-    "fig5": "figures.fig5_bit_ratio",
-    "fig6": "figures.fig6_toy_boundaries",
-    "fig7": "figures.fig7_architectures",
-    "fig8": "figures.fig8_pruning",
-    "tab1": "tables.tab1_update_rules",
-    "tab2": "tables.tab2_convnets",
-    "tab2-irnet": "tables.tab2_convnets:IRNET",
-    "tab2-kaiming": "tables.tab2_convnets:KAIMING",
-    "tab2-tuned": "tables.tab2_tuned",
-    "tab3": "tables.tab3_imagenet",
-    "tab3-tiny": "tables.tab3_tiny",
-    "entropy": "figures.entropy_or_mean",
-    "best": "tables.best_nets",
-    "flip-rate": "figures.flip_rate",
+    "fig1": "items.fig1_entropy",
+    "fig2": "items.fig2_flips",
+    "fig3": "items.fig3_hyperparameters",
+    "fig4": "items.fig4_repetitions",
+    "fig5": "items.fig5_bit_ratio",
+    "fig6": "items.fig6_toy_boundaries",
+    "fig7": "items.fig7_architectures",
+    "fig8": "items.fig8_pruning",
+    "tab1": "items.tab1_update_rules",
+    "tab2": "items.tab2_convnets",
+    "tab2-irnet": "items.tab2_convnets:IRNET",
+    "tab2-kaiming": "items.tab2_convnets:KAIMING",
+    "tab2-tuned": "items.tab2_tuned",
+    "tab3": "items.tab3_imagenet",
+    "tab3-tiny": "items.tab3_imagenet:TINY",
+    "entropy": "items.entropy_or_mean",
+    "best": "items.best_nets",
+    "flip-rate": "items.flip_rate",
 }
+
+NO_CLAIM = "The paper makes no claim that these numbers could be compared with."
 
 #: The measurements of an item: plain data fit for JSON, counts rather than shares.
 Result = dict[str, Any]
@@ -69,8 +72,9 @@ class Options(Execution):
 
     def asked(self) -> dict[str, Any]:
         """The options that decide the numbers, as plain data."""
-        grid = {name: list(values) for name, values in self.grid.items()}
-        return {"quick": self.quick, "seeds": list(self.seeds), "settings": dict(self.settings), "grid": grid}
+        given = {"quick": self.quick, "seeds": self.seeds, "settings": dict(self.settings), "grid": dict(self.grid)}
+        plain: dict[str, Any] = json.loads(json.dumps(given))  # lists for tuples, as it is read back
+        return plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +157,7 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
         with from_file(item, out / "result.json") if known else nullcontext():
             item.draw(result, out)
             claims = item.compare(result)
-            write_claims(claims, result, out, setting=setting_in_words(item, result))
+            _write_claims(item, claims, result, out)
     return claims
 
 
@@ -189,6 +193,21 @@ def read_result(path: Path) -> Result:
     return result
 
 
+def _write_claims(item: Item, claims: Sequence[Claim], result: Result, out: Path) -> None:
+    """Write claims.json, and claims.md with devices, versions, and how the setting differs from the paper's."""
+    rows = [asdict(claim) for claim in claims]
+    write_atomically(out / "claims.json", (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode())
+    seeds = f"; seeds {', '.join(map(str, result['seeds']))}" if result.get("seeds") else ""
+    paragraphs = [
+        f"# {item.name}: {item.title}",
+        setting_in_words(item, result),
+        markdown_table(HEADER, [claim.cells() for claim in claims]) if claims else NO_CLAIM,
+        f"{cost(result)}; {made_with(result)}{seeds}.",
+        "\n".join(f"- {note}" for note in result.get("notes", [])),
+    ]
+    write_atomically(out / "claims.md", ("\n\n".join(filter(None, paragraphs)) + "\n").encode())
+
+
 def _check(item: Item, options: Options) -> None:
     """Raise for options that the item does not use."""
     if item.seeds == 0 and (options.seeds or options.settings):
@@ -211,7 +230,7 @@ def _known(item: Item, path: Path, options: Options) -> Result | None:
         return None
     result = read_result(path)
     before = {"item": result["item"], **_deciding(result["asked"])}
-    now = {"item": item.name, **_deciding(_plain(options.asked()))}
+    now = {"item": item.name, **_deciding(options.asked())}
     for what in ("item", "quick", "settings"):
         if before[what] != now[what]:
             was = f"{path} was measured with {what}={before[what]}, not {now[what]}"
@@ -247,9 +266,4 @@ def _measured(item: Item, out: Path, options: Options) -> Result:
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items())
     write_atomically(out / "result.json", f"{{\n{lines}\n}}\n".encode())
-    return _plain(result)  # type: ignore[no-any-return]
-
-
-def _plain(value: Any) -> Any:
-    """Convert to JSON and back, so that the first call plots from the same values as later ones."""
-    return json.loads(json.dumps(value))
+    return read_result(out / "result.json")  # so that the first call plots from the same values as later ones

@@ -106,6 +106,14 @@ def run_cases(
     }
 
 
+def run_methods(
+    out: Path, groups: Mapping[str, Sequence[Case]], options: Options, *, seeds: Sequence[int], **how: bool
+) -> dict[str, Any]:
+    """Train the methods of every net by :func:`run_cases`; return the seeds, and the cases by net and method."""
+    found = run_cases(out / "runs", groups, options, seeds=seeds, **how)
+    return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in found.items()}}
+
+
 def nest(found: Mapping[tuple[str, str], Group]) -> dict[str, dict[str, Group]]:
     """Return values by the first part of their keys, then by the second."""
     nested: dict[str, dict[str, Group]] = {first: {} for first, _ in found}

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from equalbits._claim import HEADER as CLAIM_HEADER
+from equalbits._claim import Claim
 from equalbits._toml import flatten
 from equalbits.recipes import FREE, Comparison, RunRecord, own_settings
 from equalbits.report.answers import answers_of
@@ -141,24 +143,12 @@ def _item(entry: Entry) -> dict[str, object]:
 
 
 def _claim_table(claims: Sequence[Facts]) -> ReportTable:
-    header = ("claim", "paper", "ours", "difference", "agrees", "decided by", "n")
-    words = {True: "yes", False: "no", None: "not decided"}
     rows = []
-    for claim in claims:
-        gap, agrees = claim["difference"], claim["agrees"]
-        shown = "–" if gap is None else f"{round(gap, 2) + 0.0:+.2f}".replace("-", "−")
-        row = [
-            claim["claim"],
-            claim["paper"],
-            claim["ours"],
-            shown,
-            verdict(words[agrees], agrees),
-            claim["decided_by"],
-        ]
-        rows.append([*row, str(claim["n"])])
-    return ReportTable(
-        "The paper's claims and ours", header, rows, ("paper", "ours", "agrees", "decided by"), cards=True
-    )
+    for claim in (Claim(**facts) for facts in claims):
+        cells = dict(zip(CLAIM_HEADER, claim.cells(), strict=True))
+        rows.append([*{**cells, "agrees": verdict(cells["agrees"], claim.agrees)}.values()])
+    words = ("paper", "ours", "agrees", "decided by")
+    return ReportTable("The paper's claims and ours", CLAIM_HEADER, rows, words, cards=True)
 
 
 def _reproduce_command(facts: Facts, out: Path) -> str:

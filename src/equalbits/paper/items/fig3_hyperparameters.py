@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equalbits._plotting import GAP, UP, new_figure, save_figure
+from equalbits._claim import Claim, signed
+from equalbits._plotting import GAP, UP, heading, legend, new_figure, panel, save_figure, shades
 from equalbits._statistics import kendall
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
-from equalbits.paper.claims import ONE_SEED, Claim, accuracy, signed, undecided
+from equalbits.paper.claims import ONE_SEED, accuracy, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import EachEpoch, Watch, quick_recipe, run_watched
-from equalbits.paper.plot_parts import heading, legend, panel, shades
 from equalbits.recipes import Recipe, TrainedRun, get_recipe
 
 DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3)

@@ -8,67 +8,27 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from equalbits._claim import HEADER, Claim
 from equalbits._files import remove_partial_files, write_all_atomically
 from equalbits._plotting import method_name
+from equalbits._statistics import Difference, Sample, holm, welch
 from equalbits._text import markdown_table
-from equalbits.paper.claims import HEADER, CaseCounts, Claim, accuracy, score_of
+from equalbits.paper.claims import CaseCounts, accuracy, score_of
 from equalbits.paper.grid_parameters import command, ranges
 from equalbits.paper.item import Item, get_item, list_items
 from equalbits.paper.item_runs import by_method
+from equalbits.paper.items.tab2_convnets import COMPARED
+from equalbits.paper.keep_measurements import Block, Kept, all_asked, blocks, keep_item
 from equalbits.paper.measurement_cost import cost, made_with
 from equalbits.paper.published_numbers import TABLE_2
-from equalbits.paper.results.benchmark_sections import benchmark_sections
-from equalbits.paper.results.keep_measurements import keep_item
-from equalbits.paper.results.merge_measurements import Block, all_asked, blocks
-from equalbits.paper.tables.tab2_convnets import COMPARED
 from equalbits.recipes import FREE
 
-#: Content of results/ITEM.json.
-Kept = Mapping[str, Any]
-
+_BENCHMARKS = (
+    *("gpu-step", "gpu-step-pruned", "gpu-stack", "gpu-low-bits", "cpu-quantizer"),
+    *("decoder", "training-cost", "eager-host-time", "char-gpt"),
+)
 _BEGIN, _END = "<!-- results table: begin -->", "<!-- results table: end -->"
 _DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet", "tinyimagenet": "Tiny-ImageNet"}
-
-_HEAD = """# Results
-
-Generated from `results/` by `equalbits reproduce ITEM --keep`; every number was measured.
-Accuracy is the share of all test images that the model of the **last** epoch classifies correctly, mean ± sample
-standard deviation over seeds.
-
-## The paper's figures and tables
-
-Each was measured by `equalbits reproduce`. *n* is the number of nets behind a number of ours; of two numbers compared,
-where it differs, the first's and the second's.
-A difference is tested by Welch's t over seeds, two-sided; one from a single published number by a one-sample t. Of its
-two p values the second is corrected by Holm's procedure over all tests of the same table, and must be at most 0.05.
-Counts need no test; anything else that rests on one seed is not decided. That a mean is within 0.3 points of the
-paper's is no test either: the equivalence test (TOST) beside it says whether the seeds show it. Where some nets of a
-method learned nothing (less than twice the accuracy of guessing) and others did, their mean is not tested.
-The paper does not say which deviation its ± is. Tests take it as the population deviation of five seeds, the reading
-with the larger error.
-In commands, `DIR` is the folder of the data sets. Times are wall-clock times; several commands shared the GPU, so most
-would take less alone.
-"""
-
-_LAST_AND_BEST = """
-### Last epoch and best epoch
-
-The authors' released trainer reports the best test epoch, on 9,984 of the 10,000 images, and so selects by the test
-images. Every number on this page is of the last epoch, on all images. Here are both, as means over all nets and seeds
-of an item. Items whose nets were tested after the last epoch only are left out: their best epoch is the last. Most of
-the others were tested every 25 epochs, so their best is the best of few. A run that ended at the accuracy of guessing,
-and had learned something before, gains much.
-
-"""
-
-_INCOMPLETE = """
-### Not yet measured in full
-
-A folder that holds a part is resumed: trained nets are kept. A part measured in another folder, such as one more net,
-is merged by `--keep`. `benchmarks/measure_missing.sh SECONDS DIR runs` trains these in the time given, most valuable
-first.
-
-"""
 
 
 def keep_items(folders: Iterable[Path], repository: Path, *, log: Callable[[str], None]) -> list[str]:
@@ -97,7 +57,7 @@ def write_results_page(results: Path, docs: Path) -> None:
 
 def results_page(folder: Path) -> str:
     """Return docs/results.md."""
-    return item_sections(folder) + benchmark_sections(folder)
+    return f"{item_sections(folder)}{benchmark_sections(folder)}\n"
 
 
 def item_sections(folder: Path) -> str:
@@ -105,10 +65,47 @@ def item_sections(folder: Path) -> str:
     kept = {name: json.loads(path.read_text()) for name in list_items() if (path := folder / f"{name}.json").exists()}
     used = {data for each in kept.values() for data in each["trained"].get("data", [])}
     rows = [row for name in list_items() if (row := _incomplete_row(get_item(name), kept.get(name), used))]
-    table = markdown_table(("", "shows", "missing", "data", "command"), rows)
-    sections = [_section(get_item(name), each) for name, each in kept.items()]
-    incomplete = f"{_INCOMPLETE}{table}\n" if rows else ""
-    return _HEAD + "".join(sections) + last_and_best(kept) + incomplete
+    return _render(
+        "items.md",
+        sections=[_section(get_item(name), each) for name, each in kept.items()],
+        last_and_best=last_and_best(kept),
+        incomplete=markdown_table(("", "shows", "missing", "data", "command"), rows) if rows else "",
+    )
+
+
+def benchmark_sections(folder: Path) -> str:
+    """Return the sections on the language model, speed and memory, from the benchmark results in ``folder``."""
+    results = {name.replace("-", "_"): json.loads((folder / f"{name}.json").read_text()) for name in _BENCHMARKS}
+    layers = results["gpu_low_bits"]["layers"].values()
+    pairs = [(layer["bf16 convolution"]["median_us"], layer["fp8 with patches"]["median_us"]) for layer in layers]
+    return _render(
+        "benchmarks.md",
+        **results,
+        losses=list(_compared_losses(results["char_gpt"]["runs"])),
+        cpu_inference=[json.loads(path.read_text()) for path in sorted(folder.glob("cpu-inference-*.json"))],
+        faster_in_bf16=sum(bf16 < fp8 for bf16, fp8 in pairs),
+        inexact=sum(not variant["exact"] for layer in layers for variant in layer.values()),
+    )
+
+
+def _render(template: str, **values: Any) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("equalbits.paper")
+    templates = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    templates.filters |= {"mean": statistics.fmean, "median": statistics.median}
+    templates.tests["our_engine"] = lambda name: name.startswith("equalbits") and "portable" not in name
+    return templates.get_template(template).render(values)
+
+
+def _compared_losses(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Sample, Difference | None, float]]:
+    """Yield each method's held-out losses, how they differ from bi-half's, and the p value corrected by Holm."""
+    methods = dict.fromkeys(run["method"] for run in runs)
+    samples = {name: Sample.of([run["loss"] for run in runs if run["method"] == name]) for name in methods}
+    tests = {name: welch(sample, samples["bihalf"]) for name, sample in samples.items() if name != "bihalf"}
+    corrected = dict(zip(tests, holm([found.p for found in tests.values() if found]), strict=True))
+    for name, sample in samples.items():
+        yield name, sample, tests.get(name), corrected.get(name, 1.0)
 
 
 def missing_parts(item: Item, kept: Kept) -> list[str]:
@@ -158,22 +155,20 @@ def kept_claims(item: Item, kept: Kept) -> list[Claim]:
     return item.compare({**kept, **kept["measured"], "quick": False})
 
 
-def _section(item: Item, kept: Kept) -> str:
+def _section(item: Item, kept: Kept) -> dict[str, Any]:
+    """Return the values of an item's section."""
     kind = {"fig": "Figure", "tab": "Table"}.get(item.name[:3])
     in_paper = f"{kind} {item.name[3:].partition('-')[0]}" if kind else "Beyond the paper"
     methods = kept["asked"]["grid"].get("model.weight_quantizer", [])
     alone = f", {method_name(methods[0])} alone" if len(methods) == 1 and "asked_beside" not in kept else ""
-    title = f"{in_paper}: {item.title}{alone}"
-    lacking = missing_parts(item, kept)
-    paragraphs = [
-        f"### {title}",
-        f"**Incomplete.** Missing: {'; '.join(lacking)}." if lacking else "",
-        markdown_table(HEADER, [claim.cells() for claim in kept_claims(item, kept)]),
-        f"![{title}; the table says what it shows]({item.name}.png)",
-        "\n".join(f"- {note}" for note in kept.get("notes", [])),
-        origin(kept),
-    ]
-    return "\n" + "\n\n".join(filter(None, paragraphs)) + "\n"
+    return {
+        "name": item.name,
+        "title": f"{in_paper}: {item.title}{alone}",
+        "lacking": missing_parts(item, kept),
+        "claims": markdown_table(HEADER, [claim.cells() for claim in kept_claims(item, kept)]),
+        "notes": kept.get("notes", []),
+        "origin": origin(kept),
+    }
 
 
 def origin(kept: Kept) -> str:
@@ -203,7 +198,7 @@ def last_and_best(kept: Mapping[str, Kept]) -> str:
             most = max(high - low for low, high in zip(last, best, strict=True))
             rows.append((name, *means, f"{others} of {len(ends)}", f"{most:.2f} points"))
     header = ("", "last epoch", "best epoch tested", "runs whose best is not the last", "most that a run gains")
-    return f"{_LAST_AND_BEST}{markdown_table(header, rows)}\n" if rows else ""
+    return markdown_table(header, rows) if rows else ""
 
 
 def _tested_before_the_end(kept: Kept, ends: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> bool:

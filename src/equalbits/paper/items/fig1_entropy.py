@@ -14,15 +14,25 @@ from pathlib import Path
 
 from torch import nn
 
-from equalbits._plotting import Figure, SubplotSpec, method_color, method_name, new_figure, save_figure
+from equalbits._claim import Claim, signed
+from equalbits._plotting import (
+    Figure,
+    SubplotSpec,
+    heading,
+    legend,
+    method_color,
+    method_name,
+    new_figure,
+    panel,
+    save_figure,
+)
 from equalbits._statistics import Sample
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
-from equalbits.paper.claims import Claim, counted, decide_by_welch, signed, undecided
-from equalbits.paper.figures import fig7_architectures as fig7
+from equalbits.paper.claims import counted, decide_by_welch, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import EachEpoch, Watch, quick_recipe, run_watched
-from equalbits.paper.plot_parts import heading, legend, panel
+from equalbits.paper.items import fig7_architectures as fig7
 from equalbits.recipes import Recipe, RunStore, TrainedRun, get_recipe, load_run, make_loader, pick_device
 from equalbits.training import CheckpointError, ProcessRank
 

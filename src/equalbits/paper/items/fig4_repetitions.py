@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from equalbits._plotting import METHOD_NAMES, method_color, method_name, new_figure, save_figure
+from equalbits._claim import Claim, signed
+from equalbits._plotting import METHOD_NAMES, heading, legend, method_color, method_name, new_figure, panel, save_figure
 from equalbits._statistics import Sample
-from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, CaseCounts, Claim, decide_by_welch, signed, undecided
+from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, CaseCounts, decide_by_welch, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
-from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import get_recipe
 
 Split = Literal["train", "test"]

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from equalbits._plotting import method_color, method_name, new_figure, save_figure
+from equalbits._claim import Claim
+from equalbits._plotting import heading, legend, method_color, method_name, new_figure, panel, save_figure
 from equalbits.analysis import binary_layers
-from equalbits.paper.claims import CaseCounts, Claim, above, accuracies
+from equalbits.paper.claims import CaseCounts, above, accuracies
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import Watch, quick_recipe, run_watched
-from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import TrainedRun, get_recipe
 
 METHODS = ("sign", "bihalf")

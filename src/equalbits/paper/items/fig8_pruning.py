@@ -14,11 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from equalbits._plotting import Axes, method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, guesses
+from equalbits._claim import Claim
+from equalbits._plotting import (
+    Axes,
+    heading,
+    mean_and_range,
+    method_color,
+    method_name,
+    new_figure,
+    panels,
+    save_figure,
+)
+from equalbits.paper.claims import CaseCounts, above, accuracies, best_key, guesses
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_cases
-from equalbits.paper.plot_parts import heading, mean_and_range, panels
 
 
 class Rule(NamedTuple):

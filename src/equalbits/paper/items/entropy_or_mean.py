@@ -8,12 +8,12 @@ good as one half, entropy is not what helps.
 
 from pathlib import Path
 
-from equalbits._plotting import method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import Claim, above, accuracies
+from equalbits._claim import Claim
+from equalbits._plotting import heading, method_color, method_name, new_figure, panels, save_figure
+from equalbits.paper.claims import above, accuracies
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import by_method, item_cases, nest, quick_recipe, run_cases
-from equalbits.paper.plot_parts import heading, panels
-from equalbits.paper.tables.tab2_convnets import draw_scores
+from equalbits.paper.items.tab2_convnets import draw_scores
 from equalbits.recipes import get_recipe
 
 NETS = ("conv2", "conv4")

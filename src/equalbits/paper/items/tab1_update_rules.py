@@ -13,13 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equalbits._plotting import DOWN, UP, Axes, method_color, method_name, new_figure, save_figure
+from equalbits._claim import Claim, signed
+from equalbits._plotting import (
+    DOWN,
+    UP,
+    Axes,
+    heading,
+    legend,
+    method_color,
+    method_name,
+    new_figure,
+    panel,
+    save_figure,
+)
 from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
-from equalbits.paper.claims import Claim, accuracy, counted, signed, undecided
+from equalbits.paper.claims import accuracy, counted, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import Watch, quick_recipe, run_watched
-from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import Recipe, TrainedRun, get_recipe
 
 #: Method to its further settings.

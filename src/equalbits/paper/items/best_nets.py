@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from equalbits._plotting import method_color, new_figure, save_figure
+from equalbits._claim import Claim
+from equalbits._plotting import heading, method_color, new_figure, panel, save_figure
 from equalbits._statistics import Sample
 from equalbits._toml import flatten
-from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, Claim, accuracies, decide_by_one_sample, score_of
+from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, accuracies, decide_by_one_sample, score_of
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_cases
-from equalbits.paper.plot_parts import heading, panel
-from equalbits.paper.tables.tab2_convnets import draw_scores
+from equalbits.paper.items.tab2_convnets import draw_scores
 from equalbits.recipes import FREE, Recipe
 
 SEEDS = 3

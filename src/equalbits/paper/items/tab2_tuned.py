@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from equalbits._claim import Claim
 from equalbits._plotting import method_name
-from equalbits.paper.claims import CaseCounts, Claim, above_published, accuracies
+from equalbits.paper.claims import CaseCounts, above_published, accuracies
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, run_cases
-from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, compare_cells, draw, nets, recipe_of
+from equalbits.paper.items.tab2_convnets import COMPARED, NETS, SEEDS, compare_cells, draw, nets, recipe_of
 
 #: Settings to tune and their values, narrowed down by a wider search.
 TUNED = {

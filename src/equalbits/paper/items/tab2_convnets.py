@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from equalbits._plotting import Axes, method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, near
+from equalbits._claim import Claim
+from equalbits._plotting import Axes, heading, method_color, method_name, new_figure, panels, save_figure
+from equalbits.paper.claims import CaseCounts, above, accuracies, near
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
-from equalbits.paper.plot_parts import heading, panels
 from equalbits.paper.published_numbers import TABLE_2, Published
 from equalbits.recipes import Recipe, get_recipe
 

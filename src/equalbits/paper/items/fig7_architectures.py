@@ -6,11 +6,11 @@ activations are binarized by the sign with a clipped gradient; IR-Net's by its o
 
 from pathlib import Path
 
-from equalbits._plotting import method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import Claim, above, accuracies
+from equalbits._claim import Claim
+from equalbits._plotting import heading, legend, method_color, method_name, new_figure, panel, save_figure
+from equalbits.paper.claims import above, accuracies
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.item_runs import by_method, item_cases, item_recipes, quick_recipe, run_cases
-from equalbits.paper.plot_parts import heading, legend, panel
+from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_methods
 from equalbits.recipes import Case, Recipe
 
 SEEDS = 5
@@ -29,13 +29,12 @@ NETS = {
 
 def measure(out: Path, options: Options) -> Result:
     """Train every net with every method and five seeds, which the paper does not state, or two when quick."""
-    seeds = options.seeds_or(SEEDS)
     small = quick_recipe("resnet18", width=0.0625, data__limit=1000)
     quick = {"ResNet-18 1/32": small, "ResNet-18 1/1": small.with_settings({"model.input_quantizer": "sign"})}
     recipes = item_recipes(NETS, options, quick=quick)
     groups = {net: method_cases(net, recipe, options) for net, recipe in recipes.items()}
-    nets = run_cases(out / "runs", groups, options, seeds=seeds, keep_weights=True)  # figure 1 reads the activations
-    return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}, "notes": [_NOTE]}
+    found = run_methods(out, groups, options, seeds=options.seeds_or(SEEDS), keep_weights=True)  # figure 1 reads them
+    return {**found, "notes": [_NOTE]}
 
 
 _NOTE = (

@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from equalbits._plotting import DOWN, GAP, UP, Axes, method_name, new_figure, save_figure
+from equalbits._claim import Claim
+from equalbits._plotting import DOWN, GAP, UP, Axes, heading, legend, method_name, new_figure, panel, save_figure
 from equalbits.analysis import FlipSeries, FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
-from equalbits.paper.claims import Claim, counted
+from equalbits.paper.claims import counted
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import Watch, quick_recipe, run_watched
-from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import Recipe, TrainedRun, get_recipe
 
 COMPARED = ("sign", "irnet-stable", "bihalf")

@@ -1,36 +1,134 @@
-"""Merge measurements of one item that were made in several places, such as Conv8 and Conv2, 4 and 6.
+"""Keep a measured item in results/, merged with what was kept before: its counts as readable JSON, its plot in docs/.
 
-One call of ``reproduce`` measures a block: every value of each grid parameter combined with every value of the others
-and every seed. Merged blocks must form a full grid again, except in the ``uneven`` parameters of an item, such as
-one more method for two of four nets. The counts of the runs suffice; the nets are not needed.
+Kept are, of each run, the counts of the last epoch and the score of the best, but no weights and no curves of every
+step. One call of ``reproduce`` measures a block: every value of each grid parameter combined with every value of the
+others and every seed. Blocks measured in several places, such as Conv8 and Conv2, 4 and 6, are merged. They must form a
+full grid again, except in the ``uneven`` parameters of an item, such as one more method for two of four nets.
 """
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations, product
 from operator import itemgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from equalbits.paper.item import Item
+from equalbits._files import write_atomically
+from equalbits.paper.item import Item, from_file, get_item, read_result
+from equalbits.paper.measurement_cost import cost, count_trained
 from equalbits.recipes import FREE
 
+#: Content of results/ITEM.json.
+Kept = Mapping[str, Any]
 #: Name of a grid parameter, or "seeds", to its values.
 Block = dict[str, list[Any]]
 
+#: Fields of result.json about how it was measured; the others are measurements.
+FACTS = ("item", "title", "asked", "device", "versions", "seconds", "trained", "seeds", "notes")
+#: A longer list is a curve of every step, which is not kept.
+LONGEST = 1000
+_WIDTH = 118
 _NUMBER = re.compile(r"(\d+\.?\d*(?:e[-+]?\d+)?)")
-#: Keys that identify the entries of a list.
-_KEYS = ("settings", "seed")
 #: Suffix of a curve of which only the last epoch is kept; plots and claims need no more.
-END_KEPT = ", but for the last"
+_END_KEPT = ", but for the last"
 _WAY_OUT = "measure the whole in one folder, or delete the older one to replace it"
 
 
-def all_asked(kept: Mapping[str, Any]) -> list[dict[str, Any]]:
+def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], None] = lambda line: None) -> Path:
+    """Store the item measured in ``folder`` as ``results/ITEM.json`` and ``plots/ITEM.png``.
+
+    An item kept before is replaced if the folder holds all of it, else merged. Raise for a quick or unfinished
+    measurement, and for one with other settings than the item kept before.
+    """
+    source = folder / "result.json"
+    if not source.is_file():
+        raise ValueError(f"{folder} holds no result.json: it is not an item's, or not finished; reproduce resumes it")
+    result = read_result(source)
+    item = get_item(result["item"])
+    if result["quick"] and item.needs:
+        what = "a quick measurement, not the paper's setting"
+        raise ValueError(f"{folder} holds {what}: reproduce {item.name} without --quick")
+    path = results / f"{item.name}.json"
+    left_out: list[str] = []
+    facts = {"trained": count_trained(folder), **result}
+    measured = {name: value for name, value in result.items() if name not in (*FACTS, "quick")}
+    kept = {
+        **{name: facts[name] for name in FACTS if name in facts},
+        "measured": {name: _short(value, name, left_out) for name, value in measured.items()},
+        "left_out": left_out,
+    }
+    if path.exists():
+        with from_file(item, path):
+            before = json.loads(path.read_text())
+            check_same_settings(item, before, kept)
+            if covers(item, kept, before):
+                log(f"{path} is replaced, all of it was measured again: {cost(before)} before, now {cost(kept)}")
+            else:
+                kept = merge(item, before, kept)
+                result = {**kept, **kept["measured"], "quick": False}
+                log(f"{path} is merged with this measurement")
+    with from_file(item, source), TemporaryDirectory() as drawn:
+        item.compare(result)  # raise now for counts that no claim can be made of
+        item.draw(result, Path(drawn))
+        plot = (Path(drawn) / f"{item.name}.png").read_bytes()
+    write_atomically(plots / f"{item.name}.png", plot)
+    write_atomically(path, (readable(kept) + "\n").encode())
+    return path
+
+
+def _short(value: Any, name: str, left_out: list[str]) -> Any:
+    """Return a value without long lists, whose names are added to ``left_out``."""
+    if isinstance(value, Mapping):
+        if {"epoch", "train", "test"} <= set(value):
+            if name.endswith(".best"):  # which no claim uses
+                return {"epoch": value["epoch"], "test": {key: value["test"][key] for key in ("correct", "total")}}
+            return {key: value[key] for key in ("epoch", "train", "test")}
+        shown = {key: _short(each, f"{name}.{key}", left_out) for key, each in value.items()}
+        return {key: each for key, each in shown.items() if each is not ...}
+    if not isinstance(value, list):
+        return value
+    if name.endswith(".epochs") and len(value) > 1:
+        left_out.append(f"{name}{_END_KEPT}")
+        value = value[-1:]
+    if len(value) > LONGEST:
+        left_out.append(name)
+        return ...
+    return [_short(each, f"{name}.{at}", left_out) for at, each in enumerate(value)]
+
+
+def readable(value: Any, indent: int = 0) -> str:
+    """Format JSON with one line for each value that fits in it, and for each list of plain values.
+
+    >>> print(readable({"seeds": [0, 1], "long": {"a": "x" * 60, "b": "y" * 60}}))
+    {
+     "seeds": [0, 1],
+     "long": {
+      "a": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+      "b": "yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy"
+     }
+    }
+    """
+    line = json.dumps(value, ensure_ascii=False)
+    plain = not isinstance(value, list | dict) or (
+        isinstance(value, list) and not any(isinstance(each, list | dict | str) for each in value)
+    )
+    if plain or (indent and len(line) + indent <= _WIDTH):
+        return line
+    inner, pad = " " * (indent + 1), " " * indent
+    if isinstance(value, dict):
+        parts = [f"{inner}{json.dumps(key)}: {readable(each, indent + 1)}" for key, each in value.items()]
+        return "{\n" + ",\n".join(parts) + f"\n{pad}}}"
+    return "[\n" + ",\n".join(inner + readable(each, indent + 1) for each in value) + f"\n{pad}]"
+
+
+def all_asked(kept: Kept) -> list[dict[str, Any]]:
     """Return the options of each block of a measurement."""
     return [kept["asked"], *kept.get("asked_beside", [])]
 
 
-def blocks(item: Item, kept: Mapping[str, Any]) -> list[Block]:
+def blocks(item: Item, kept: Kept) -> list[Block]:
     """Return the blocks of a measurement."""
     return [
         {
@@ -46,12 +144,12 @@ def cells(found: Iterable[Block]) -> set[tuple[Any, ...]]:
     return {cell for block in found for cell in product(*block.values())}
 
 
-def covers(item: Item, kept: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+def covers(item: Item, kept: Kept, before: Kept) -> bool:
     """Return True if a measurement contains all of the one before, and so can replace it."""
     return cells(blocks(item, kept)) >= cells(blocks(item, before))
 
 
-def check_same_settings(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+def check_same_settings(item: Item, one: Kept, other: Kept) -> None:
     """Raise where two measurements ran with different settings."""
     first, second = (
         {name: value for name, value in kept["asked"]["settings"].items() if name not in FREE} for kept in (one, other)
@@ -62,7 +160,7 @@ def check_same_settings(item: Item, one: Mapping[str, Any], other: Mapping[str, 
         raise ValueError(f"{both}, so they cannot be merged: {way_out}")
 
 
-def merge(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def merge(item: Item, one: Kept, other: Kept) -> dict[str, Any]:
     """Return both measurements as one, in the form of results/."""
     check_same_settings(item, one, other)
     asked, *beside = (_asked_for(item, block, other["asked"]["settings"]) for block in _merged_blocks(item, one, other))
@@ -83,10 +181,10 @@ def merge(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
     return {**{name: value for name, value in other.items() if name != "asked_beside"}, **facts}
 
 
-def _merged_blocks(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Block]:
+def _merged_blocks(item: Item, one: Kept, other: Kept) -> list[Block]:
     """Merge blocks that differ in one parameter. Raise where two overlap, or still differ in one that is not uneven."""
     what = f"results of {item.name} cannot be merged"
-    if not all(name.endswith(END_KEPT) for name in (*one["left_out"], *other["left_out"])):
+    if not all(name.endswith(_END_KEPT) for name in (*one["left_out"], *other["left_out"])):
         raise ValueError(f"{what}, since its curves of every step are not kept: {_WAY_OUT}")
     was, now = blocks(item, one), blocks(item, other)
     if twice := cells(was) & cells(now):
@@ -114,7 +212,7 @@ def _asked_for(item: Item, block: Block, settings: Mapping[str, Any]) -> dict[st
     return {"quick": False, "seeds": seeds, "settings": dict(settings), "grid": grid}
 
 
-def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _added(one: Kept, other: Kept) -> dict[str, Any]:
     """Add up the cost of both (:func:`~equalbits.paper.measurement_cost.count_trained`)."""
     sums = {name: round(one[name] + other[name], 2) for name in ("nets", "diverged", "seconds")}
     lists = {name: sorted({*one[name], *other[name]}) for name in ("data", "devices", "versions")}
@@ -135,7 +233,7 @@ def _both(one: Any, other: Any, name: str, item: Item) -> Any:
         entries = [each for each in (*one, *other) if isinstance(each, Mapping)]
         if not entries:
             return _ordered(dict.fromkeys([*one, *other]), item)
-        if key := next((key for key in _KEYS if all(key in each for each in entries)), None):
+        if key := next((key for key in ("settings", "seed") if all(key in each for each in entries)), None):
             was, now = ({str(each[key]): each for each in some} for some in (one, other))
             return sorted(_both(was, now, name, item).values(), key=lambda each: _order(each[key], item))
     what = f"{name} is {one!r} in one and {other!r} in the other"

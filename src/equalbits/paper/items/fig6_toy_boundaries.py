@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equalbits._plotting import GAP, UP, Axes, Figure, new_figure, save_figure
-from equalbits.paper.claims import Claim, counted, undecided
+from equalbits._claim import Claim
+from equalbits._plotting import GAP, UP, Axes, Figure, legend, new_figure, panel, save_figure
+from equalbits.paper.claims import counted, undecided
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.plot_parts import legend, panel
 from equalbits.paper.published_numbers import TOY, TOY_BOUNDARIES
 
 PARAMETERS = 12

@@ -9,11 +9,11 @@ the share.
 from dataclasses import replace
 from pathlib import Path
 
-from equalbits._plotting import GAP, UP, new_figure, save_figure
-from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, score_of
+from equalbits._claim import Claim
+from equalbits._plotting import GAP, UP, heading, legend, mean_and_range, new_figure, panels, save_figure
+from equalbits.paper.claims import CaseCounts, above, accuracies, best_key, score_of
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, item_recipes, nest, quick_recipe, run_cases
-from equalbits.paper.plot_parts import heading, legend, mean_and_range, panels
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
 QUICK_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)

@@ -1,1 +1,0 @@
-"""The tables of the paper, a module each, loaded by name (:func:`equalbits.paper.get_item`)."""
