@@ -48,6 +48,32 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
+def split_values(text: str) -> list[str]:
+    """Split at commas, except inside brackets and between the settings of one method.
+
+    >>> split_values("sign,irnet:t_min=0.1,t_max=5")
+    ['sign', 'irnet:t_min=0.1,t_max=5']
+    >>> split_values("[10, 20],[30]")
+    ['[10, 20]', '[30]']
+    """
+    found: list[str] = []
+    for word in (part.strip() for part in re.split(r",(?![^\[]*\])", text)):
+        if found and ":" in found[-1] and re.match(r"\w+\s*=", word):
+            found[-1] += f",{word}"  # the second setting of one method
+        else:
+            found.append(word)
+    return found
+
+
+def parse_values(name: str, text: str) -> list[Any]:
+    """Parse values of one setting, separated by commas.
+
+    >>> parse_values("optimizer.lr", ".1, 1")
+    [0.1, 1]
+    """
+    return [parse_settings([f"{name}={value}"])[name] for value in split_values(text)]
+
+
 def toml_value(value: object) -> str:
     """Return a value as TOML writes it and ``--set`` reads it."""
     if isinstance(value, bool):

@@ -79,8 +79,7 @@ def test_a_run_resumes_on_moved_data_and_finished_results_need_none(job: Any, tm
     assert job(tmp_path / "out", tmp_path / "gone", [0, 1]) == whole
 
 
-@pytest.mark.parametrize("seeds", [[0, 1], [1]], ids=["all", "one-of-them"])
-def test_nets_interrupted_on_other_images_do_not_resume_on_these(seeds: list[int], tmp_path: Path) -> None:
+def test_nets_interrupted_on_other_images_do_not_resume_on_these(tmp_path: Path) -> None:
     pets, cars = pictures(tmp_path / "pets", "cat", "dog"), pictures(tmp_path / "cars", "car", "van")
     jobs = {"sweep": partial(sweep, vary={}), "compare": partial(compare, methods=["sign"])}
     for name, job in jobs.items():
@@ -89,7 +88,7 @@ def test_nets_interrupted_on_other_images_do_not_resume_on_these(seeds: list[int
             job(folder_recipe(), tmp_path / name, seeds=[0, 1], root=pets, reporters_for=lambda _: [stop], **both)
         before = sorted((tmp_path / name).rglob("*"))
         with pytest.raises(CheckpointError, match=r"holds interrupted runs on 2 classes \(cat, dog\), this data has"):
-            job(folder_recipe(), tmp_path / name, seeds=seeds, root=cars, **both)
+            job(folder_recipe(), tmp_path / name, seeds=[0, 1], root=cars, **both)
         assert sorted((tmp_path / name).rglob("*")) == before
         job(folder_recipe(), tmp_path / name, seeds=[0, 1], root=pets, **both)
         assert not list((tmp_path / name).glob("stack-*"))

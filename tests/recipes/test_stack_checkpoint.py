@@ -1,4 +1,4 @@
-"""Interrupted stacked runs resume with any stack size and leave no temporary files."""
+"""Interrupted stacks resume as they were, whatever stack size is asked for, and leave no temporary files."""
 
 import json
 import signal
@@ -53,16 +53,16 @@ def test_a_stack_that_is_refused_leaves_no_directory(tmp_path) -> None:
     ("before", "after", "epochs"),
     [
         (4, 4, [[2]]),
-        (4, 2, [[2], [2]]),
-        (4, 3, [[2], [2]]),
-        (4, 1, [[2], [2], [2], [2]]),
+        (4, 2, [[2]]),
+        (4, 1, [[2]]),
         (2, 4, [[2], [1, 2]]),
-        (3, 2, [[2], [2], [1, 2]]),
-        (2, 1, [[2], [2], [1, 2], [1, 2]]),
+        (3, 2, [[2], [1, 2]]),
+        (3, 1, [[2], [1, 2]]),
+        (2, 1, [[2], [1, 2], [1, 2]]),
         (1, 4, [[2], [1, 2]]),
     ],
 )
-def test_an_interrupted_stack_resumes_with_any_stack_size(before, after, epochs, undisturbed, tmp_path) -> None:
+def test_an_interrupted_stack_resumes_as_it_was_at_any_stack_size(before, after, epochs, undisturbed, tmp_path) -> None:
     four = {"vary": METHODS, "seeds": [0, 1], "device": "cpu"}
     with pytest.raises(InterruptedTraining):
         sweep(own(), tmp_path, stack=before, reporters_for=lambda name: [stop], **four)
@@ -191,6 +191,17 @@ def test_tuning_killed_after_a_result_leaves_no_files_once_it_has_resumed(tmp_pa
     assert left_over(tmp_path) == []
 
 
+def test_runs_of_an_interrupted_stack_start_over_where_only_some_are_asked_for(undisturbed, tmp_path) -> None:
+    with pytest.raises(InterruptedTraining):
+        sweep(own(), tmp_path, vary=METHODS, seeds=[0, 1], stack=4, device="cpu", reporters_for=lambda name: [stop])
+    sweep(own(), tmp_path, vary=METHODS, seeds=[1], stack=4, device="cpu")
+    assert counted(tmp_path) == {
+        name: epochs for name, epochs in undisturbed.items() if name.endswith("seed1/history.jsonl")
+    }
+    sweep(own(), tmp_path, vary=METHODS, seeds=[0, 1], stack=4, device="cpu")
+    assert counted(tmp_path) == undisturbed and left_over(tmp_path) == []
+
+
 def test_a_comparison_resumes_with_another_stack_size(tmp_path) -> None:
     recipe = COMPARED
     words = {"methods": ["sign"], "seeds": [0, 1, 2], "device": "cpu"}
@@ -201,6 +212,6 @@ def test_a_comparison_resumes_with_another_stack_size(tmp_path) -> None:
     again = compare(
         recipe, tmp_path / "out", stack=2, reporters_for=lambda name: [lambda r: reported.append(r.epoch)], **words
     ).rows[0]
-    assert reported == [2, 2]
+    assert reported == [2]
     assert (again.correct, again.to_positive, again.entropy) == (whole.correct, whole.to_positive, whole.entropy)
     assert left_over(tmp_path / "out") == []

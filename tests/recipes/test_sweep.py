@@ -15,8 +15,7 @@ import torch
 from small_recipe import own, sweep
 
 from equalbits.recipes import DivergedError, evaluate_run, get_recipe, load_run, run_recipe
-from equalbits.recipes.experiments.grid import cases_of
-from equalbits.recipes.experiments.run_store import RunStore
+from equalbits.recipes.experiments.run_store import RunStore, cases_of
 from equalbits.recipes.experiments.scheduler import make_stacks
 from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint, save_checkpoint
 from equalbits.training.checkpoint_file import WEIGHTS

@@ -85,7 +85,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def _parse_vary(words: Sequence[str]) -> dict[str, list[Any]]:
     """Parse ``name=value,value`` arguments."""
-    from equalbits.recipes import parse_settings, split_values
+    from equalbits.recipes import parse_values
 
     found: dict[str, list[Any]] = {}
     for word in words:
@@ -94,5 +94,5 @@ def _parse_vary(words: Sequence[str]) -> dict[str, list[Any]]:
             raise ValueError(f"--vary {word}: give name=value,value, such as model.weight_quantizer=sign,bihalf")
         if name in found:
             raise ValueError(f"--vary {name} is given twice: give all its values once, separated by commas")
-        found[name] = [parse_settings([f"{name}={value}"])[name] for value in split_values(values)]
+        found[name] = parse_values(name, values)
     return found

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from equalbits._text import unknown_name
-from equalbits.recipes import parse_settings
+from equalbits.recipes import parse_values
 
 #: Name of a grid parameter to its values.
 Grid = Mapping[str, Sequence[Any]]
@@ -42,7 +42,7 @@ def _values(name: str, value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, str):
-        return [parse_settings([f"{name}={part}"])[name] for part in value.split(",")]
+        return parse_values(name, value)
     return [value]
 
 

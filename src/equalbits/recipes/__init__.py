@@ -1,6 +1,7 @@
 """Recipes: named experiments. Run one, or run many."""
 
 from equalbits._toml import parse_settings as parse_settings
+from equalbits._toml import parse_values as parse_values
 from equalbits.recipes.build import DataSpec as DataSpec
 from equalbits.recipes.build import make_loader as make_loader
 from equalbits.recipes.build import make_model as make_model
@@ -21,11 +22,10 @@ from equalbits.recipes.experiments.compare import MethodResult as MethodResult
 from equalbits.recipes.experiments.compare import compare as compare
 from equalbits.recipes.experiments.compared_methods import list_methods as list_methods
 from equalbits.recipes.experiments.compared_methods import parse_methods as parse_methods
-from equalbits.recipes.experiments.grid import Case as Case
-from equalbits.recipes.experiments.grid import cases_of as cases_of
-from equalbits.recipes.experiments.grid import split_values as split_values
+from equalbits.recipes.experiments.run_store import Case as Case
 from equalbits.recipes.experiments.run_store import PlannedRun as PlannedRun
 from equalbits.recipes.experiments.run_store import RunStore as RunStore
+from equalbits.recipes.experiments.run_store import cases_of as cases_of
 from equalbits.recipes.experiments.scheduler import check_runs as check_runs
 from equalbits.recipes.experiments.scheduler import run_missing as run_missing
 from equalbits.recipes.experiments.sweep import CaseResult as CaseResult

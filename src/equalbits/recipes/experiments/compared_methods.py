@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from equalbits._text import unknown_name
+from equalbits._toml import split_values
 from equalbits.nn import list_quantizers, quantizer_by_name
-from equalbits.recipes.experiments.grid import split_values
 from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe_seeds
 from equalbits.recipes.experiments.scheduler import run_missing
 from equalbits.recipes.experiments.train_runs import Execution

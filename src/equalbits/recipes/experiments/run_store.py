@@ -1,11 +1,20 @@
-"""The store of many runs: one record per run, at ``<out>/<case>/seed<n>/run.json``."""
+"""The runs of many experiments: planned as combinations of settings, and stored with a record each.
 
-from collections.abc import Iterable, Sequence
+A record is at ``<out>/<case>/seed<n>/run.json``.
+"""
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import RunRecord, check_same_recipe
+
+_MAX_NAME_BYTES = 255  # of a directory, on nearly every file system
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,44 @@ class PlannedRun:
     def path(self) -> str:
         """Its directory below the store."""
         return f"{self.case}/seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination of settings, trained with several seeds; ``within`` is the directory above its own."""
+
+    recipe: Recipe
+    settings: Mapping[str, Any]
+    within: str = ""
+
+    @property
+    def name(self) -> str:
+        """The values of the settings, as a path below the store."""
+        words = [str(value).replace("/", "-").replace(":", "-") or "none" for value in self.settings.values()]
+        return f"{self.within}/" * bool(self.within) + ("_".join(words) or self.recipe.name)
+
+    def runs(self, seeds: Sequence[int]) -> list[PlannedRun]:
+        """Plan one run per seed; cases below different directories are never stacked together."""
+        seeded = [self.recipe.with_settings({"seed": seed}) for seed in seeds]
+        return [PlannedRun(self.name, recipe, stack_key=self.within) for recipe in seeded]
+
+
+def cases_of(recipe: Recipe, vary: Mapping[str, Sequence[Any]], *, within: str = "") -> list[Case]:
+    """Return a case for every combination of the settings to vary.
+
+    >>> from equalbits.recipes import get_recipe
+    >>> [case.name for case in cases_of(get_recipe("fashion-conv2"), {"model.weight_quantizer": ["sign", "bihalf"]})]
+    ['sign', 'bihalf']
+    """
+    combinations = [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
+    cases = [Case(recipe.with_settings(settings), settings, within) for settings in combinations]
+    names = [case.name.removeprefix(f"{within}/") for case in cases]
+    for name in names:
+        if not name.strip(". ") or re.search(r"[\\\x00-\x1f]", name) or len(os.fsencode(name)) > _MAX_NAME_BYTES:
+            raise ValueError(f"{name[:40]!r} cannot name a folder: vary plain words of {_MAX_NAME_BYTES} bytes at most")
+        if names.count(name) > 1:
+            raise ValueError(f"two combinations would share the folder {name!r}: vary values that differ in words")
+    return cases
 
 
 class RunStore:

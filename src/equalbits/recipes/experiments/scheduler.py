@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 from equalbits._files import remove_partial_files
 from equalbits.data import DataError
 from equalbits.recipes.build import DataSpec, check_names, make_loader, make_model
 from equalbits.recipes.experiments.ray_cluster import import_ray, train_on_ray
 from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe
-from equalbits.recipes.experiments.stack_checkpoint import find_stack, remove_ended_stacks
+from equalbits.recipes.experiments.stack_checkpoint import interrupted_stacks, remove_ended_stacks, run_name, stack_path
 from equalbits.recipes.experiments.train_runs import Execution, Trainer
 from equalbits.recipes.recipe import DataConfig
 from equalbits.training import LAST, CheckpointError, make_optimizer, shared
@@ -40,19 +39,18 @@ def run_missing(
     if execution.ray:
         import_ray()
     check_runs(store, runs, execution)
-    missing = store.missing(runs)
     if execution.ray:
-        cases = {run.case: [each for each in missing if each.case == run.case] for run in missing}
-        if groups := [group for case in cases.values() for group in make_stacks(store, case, stack)]:
+        cases = [[run for run in runs if run.case == case] for case in dict.fromkeys(run.case for run in runs)]
+        if groups := [group for case in cases for group in make_stacks(store, case, stack)]:
             train_on_ray(groups, store, execution)
         return
     trainer = Trainer(store, execution, keep_weights=keep_weights)
-    for group in make_stacks(store, missing, stack):
+    for group in make_stacks(store, runs, stack):
         began = time.perf_counter()
         at_once = f", first of {len(group)} at once" if len(group) > 1 else ""
         reporters = execution.reporters_for(describe(group[:1]) + at_once)
-        checkpoint = _checkpoint_of(store, group[0])  # an interrupted run resumes the way it started
-        alone = not group[0].method and (stack == 1 if checkpoint is None else checkpoint.name == LAST)
+        in_stack = bool(group[0].method) or stack_path(store.out, group).exists()
+        alone = not in_stack and (stack == 1 or _is_interrupted_alone(store, group[0]))
         trainer.train(group, reporters, alone=alone)
         seconds = time.perf_counter() - began
         if on_end:
@@ -106,16 +104,23 @@ def check_runs(store: RunStore, runs: Sequence[PlannedRun], execution: Execution
 
 
 def make_stacks(store: RunStore, runs: Sequence[PlannedRun], size: int) -> list[list[PlannedRun]]:
-    """Group runs into stacks of at most ``size``, in their order.
+    """Group the runs that are missing into stacks of at most ``size``, in their order.
 
-    Runs share a stack only if they agree in the data and in all settings that a stack must share, and if they are
-    resumed from the same checkpoint.
+    Runs share a stack only if they agree in the data and in all settings that a stack must share. An interrupted stack
+    resumes as it was, and a run that was interrupted alone resumes alone. A kill may have left some records of a stack:
+    these runs are then part of it again.
     """
-    alike: dict[object, list[PlannedRun]] = {}
-    for run in runs:
-        key = _checkpoint_of(store, run), run.stack_key, run.recipe.data, shared(run.recipe.train)
-        alike.setdefault(key, []).append(run)
+    missing = {run_name(run): run for run in store.missing(runs)}
+    planned = {run_name(run): run for run in runs} if missing else {}
     stacks: list[list[PlannedRun]] = []
+    for names in interrupted_stacks(store.out):
+        if not missing.keys().isdisjoint(names) and planned.keys() >= set(names):
+            stacks.append([planned[name] for name in names])
+            missing = {name: run for name, run in missing.items() if name not in names}
+    alike: dict[object, list[PlannedRun]] = {}
+    for name, run in missing.items():
+        alone = name if _is_interrupted_alone(store, run) else ""
+        alike.setdefault((alone, run.stack_key, run.recipe.data, shared(run.recipe.train)), []).append(run)
     for some in alike.values():
         stacks.append([])
         for run in some:
@@ -126,7 +131,5 @@ def make_stacks(store: RunStore, runs: Sequence[PlannedRun], size: int) -> list[
     return stacks
 
 
-def _checkpoint_of(store: RunStore, run: PlannedRun) -> Path | None:
-    """Return the checkpoint of an interrupted run: its own, or that of its stack."""
-    own = store.dir(run) / LAST
-    return own if own.exists() else find_stack(store.out, run)
+def _is_interrupted_alone(store: RunStore, run: PlannedRun) -> bool:
+    return (store.dir(run) / LAST).exists()

@@ -1,7 +1,6 @@
 """Checkpoints of nets trained in a stack: one file per stack, and a note of its runs and their images.
 
-An interrupted sweep may resume with stacks of another size: runs are then copied, as they are, from the checkpoint of
-the old stack to that of the new one.
+An interrupted stack resumes as it was, whatever stack size is asked for then.
 """
 
 import json
@@ -10,112 +9,71 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
-
-from torch import Tensor
 
 from equalbits._files import remove_file, write_atomically
 from equalbits._toml import flatten
 from equalbits.recipes.build import DataSpec
 from equalbits.recipes.experiments.run_store import PlannedRun
 from equalbits.recipes.run_record import FREE
-from equalbits.training import CheckpointError, load_checkpoint, prefixed, save_checkpoint, with_prefix
+from equalbits.training import CheckpointError
 
 
-class _Note(NamedTuple):
-    """The runs of a stack checkpoint in their order, and their images; the name of a run that has left is empty."""
-
-    path: Path
-    names: list[str]
-    images: DataSpec
-
-    @classmethod
-    def read_all(cls, out: Path) -> "list[_Note]":
-        """Read the notes of a directory; the checkpoint of one may not have been written yet."""
-        found = []
-        for note in sorted(out.glob("stack-*.json")):
-            path = note.with_suffix(".safetensors")
-            try:
-                table = json.loads(note.read_text())
-                if not all(isinstance(name, str) for name in table["runs"]):
-                    raise ValueError("a name is not a string")
-                found.append(cls(path, table["runs"], DataSpec.from_dict(table["images"])))
-            except (ValueError, TypeError, KeyError) as error:
-                problem = f"{note} does not name the runs of {path.name} ({error})"
-                raise CheckpointError(f"{problem}: delete both to train them again") from None
-        return found
-
-    def write(self) -> None:
-        content = json.dumps({"runs": self.names, "images": asdict(self.images)})
-        write_atomically(self.path.with_suffix(".json"), content.encode())
+def stack_path(out: Path, runs: Sequence[PlannedRun]) -> Path:
+    """Return the checkpoint of the stack of these runs, in this order."""
+    return out / f"stack-{checksum([run_name(run) for run in runs])}.safetensors"
 
 
-def find_stack(out: Path, run: PlannedRun) -> Path | None:
-    """Return the checkpoint of the interrupted stack that holds a run, if there is one."""
-    notes = _Note.read_all(out)
-    return next((note.path for note in notes if _name(run) in note.names and note.path.exists()), None)
+def interrupted_stacks(out: Path) -> list[list[str]]:
+    """Return the names of the runs of each stack that has a checkpoint."""
+    return [_read_note(note)[0] for note in sorted(out.glob("stack-*.json")) if _checkpoint(note).exists()]
 
 
 @contextmanager
 def stack_checkpoint(out: Path, runs: Sequence[PlannedRun], images: DataSpec) -> Iterator[Path]:
-    """Give the checkpoint to train a stack with; it holds the runs' state where an interrupted stack held them all.
+    """Give the checkpoint to train a stack with; raise where an interrupted one was trained on other images.
 
-    Raise where that stack was trained on other images. The note is removed if training ends without a checkpoint.
+    The note is removed if training ends without a checkpoint.
     """
-    names = [_name(run) for run in runs]
-    path = out / f"stack-{checksum(names)}.safetensors"
-    holders = [note for note in _Note.read_all(out) if set(names) <= set(note.names) and note.path.exists()]
-    for note in holders:
-        if other := note.images.difference(images):
-            raise CheckpointError(
-                f"{note.path} holds interrupted runs on {other}: use the same data to resume, or another --out"
-            )
+    path = stack_path(out, runs)
+    note = path.with_suffix(".json")
+    if path.exists() and (other := _read_note(note)[1].difference(images)):
+        raise CheckpointError(
+            f"{path} holds interrupted runs on {other}: use the same data to resume, or another --out"
+        )
     out.mkdir(parents=True, exist_ok=True)
-    _Note(path, names, images).write()
-    for note in holders:
-        if not path.exists():
-            _copy(note.path, path, [note.names.index(name) for name in names])
-    _remove_runs(out, names, keep=path)
+    content = {"runs": [run_name(run) for run in runs], "images": asdict(images)}
+    write_atomically(note, json.dumps(content).encode())
     try:
         yield path
     finally:
         if not path.exists():
-            remove_file(path.with_suffix(".json"))
+            remove_file(note)
 
 
 def remove_ended_stacks(out: Path) -> None:
     """Remove the checkpoints whose runs all have a record."""
-    _remove_runs(out, [])
+    for note in out.glob("stack-*.json"):
+        names, _ = _read_note(note)
+        if all((out / name.rpartition(" ")[0] / "run.json").exists() for name in names):
+            remove_file(_checkpoint(note))
+            remove_file(note)
 
 
-def _copy(path: Path, to: Path, places: Sequence[int]) -> None:
-    """Save some runs of a stack as a stack of their own, with the errors of those that diverged."""
-    tensors, facts = load_checkpoint(path)
-    copied: dict[str, Tensor] = {}
-    for new, old in enumerate(places):
-        copied |= prefixed(f"{new}.", with_prefix(f"{old}.", tensors))
-    renumbered = {
-        kind: {str(new): facts[kind][str(old)] for new, old in enumerate(places) if str(old) in facts[kind]}
-        for kind in ("stack", "diverged")
-    }
-    save_checkpoint(to, copied, renumbered)
+def _checkpoint(note: Path) -> Path:
+    return note.with_suffix(".safetensors")
 
 
-def _remove_runs(out: Path, names: Sequence[str], *, keep: Path | None = None) -> None:
-    """Take runs, and those that have ended, out of the notes; remove checkpoints without any run left."""
-    for note in _Note.read_all(out):
-        ended = {name for name in note.names if (out / name.rpartition(" ")[0] / "run.json").exists()}
-        left = ["" if name in names or name in ended else name for name in note.names]
-        if note.path == keep or left == note.names:
-            continue
-        if any(left):
-            note._replace(names=left).write()
-        else:
-            remove_file(note.path)
-            remove_file(note.path.with_suffix(".json"))
+def _read_note(note: Path) -> tuple[list[str], DataSpec]:
+    """Return the names of a stack's runs in their order, and their images."""
+    try:
+        table = json.loads(note.read_text())
+        return [str(name) for name in table["runs"]], DataSpec.from_dict(table["images"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        problem = f"{note} does not name the runs of {_checkpoint(note).name} ({error})"
+        raise CheckpointError(f"{problem}: delete both to train them again") from None
 
 
-def _name(run: PlannedRun) -> str:
+def run_name(run: PlannedRun) -> str:
     """Identify a run by its directory and the settings that decide its result."""
     settings = {name: value for name, value in flatten(run.recipe.as_dict()).items() if name not in FREE}
     return f"{run.path} {checksum(settings)}"

@@ -9,8 +9,7 @@ from typing import Any
 
 from equalbits._files import write_atomically
 from equalbits._toml import flatten
-from equalbits.recipes.experiments.grid import Case, cases_of
-from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe
+from equalbits.recipes.experiments.run_store import Case, PlannedRun, RunStore, cases_of, describe
 from equalbits.recipes.experiments.scheduler import run_missing
 from equalbits.recipes.experiments.train_runs import Execution, check_one_process
 from equalbits.recipes.output_dir import check_kind, lock_dir
