@@ -18,7 +18,7 @@ from equalbits.recipes.experiments.compared_methods import (
     parse_methods,
     recipe_for,
 )
-from equalbits.recipes.experiments.tuning import tuning_seed
+from equalbits.recipes.experiments.tuning import TUNING_SEED
 from equalbits.report import text_table, write_markdown
 
 TINY = {"epochs": 1, "data.limit": 128, "data.batch_size": 64, "model.name": "conv2", "model.options.width": 0.05}
@@ -118,7 +118,7 @@ def test_non_finite_values_fail_one_run_and_not_the_comparison(tmp_path) -> None
 def test_each_method_may_use_its_best_learning_rate_on_held_out_training_images(tmp_path) -> None:
     found, lines = first(tmp_path, methods=("bihalf",), seeds=(0,), tune=(1e-9, 0.1))
     assert [line.partition(",")[0] for line in lines[:2]] == ["bihalf at lr 1e-09", "bihalf at lr 0.1"]
-    trials = {rate: run_file(tmp_path / "tuning" / f"lr{rate:g}", "bihalf", tuning_seed([0])) for rate in (1e-9, 0.1)}
+    trials = {rate: run_file(tmp_path / "tuning" / f"lr{rate:g}", "bihalf", TUNING_SEED) for rate in (1e-9, 0.1)}
     runs = {rate: json.loads(path.read_text()) for rate, path in trials.items()}
     assert {run["last"]["test"]["total"] for run in runs.values()} == {25}  # every fifth of 128
     assert {run["last"]["train"]["total"] for run in runs.values()} == {103}
@@ -135,7 +135,7 @@ def test_methods_that_flip_bits_are_given_a_gamma_and_keep_the_rate(tmp_path) ->
     tried = [line.partition(",")[0] for line in lines if "held-out" in line]
     assert tried[:3] == ["bop at gamma 1e-12", "bop at gamma 0.0001", "bop at gamma 0.1"]
     assert tried[3:] == ["sign at lr 1e-09", "sign at lr 0.1", "sign at lr 100"]
-    paths = {g: run_file(tmp_path / "tuning" / f"gamma{g:g}", "bop", tuning_seed([0])) for g in (1e-12, 1e-4, 0.1)}
+    paths = {g: run_file(tmp_path / "tuning" / f"gamma{g:g}", "bop", TUNING_SEED) for g in (1e-12, 1e-4, 0.1)}
     runs = {gamma: json.loads(path.read_text()) for gamma, path in paths.items()}
     flips = [run["measured"]["to_positive"] for run in runs.values()]
     assert len({str(each) for each in flips}) == 3  # each gamma moves the bits in its own way

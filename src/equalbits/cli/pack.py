@@ -96,9 +96,11 @@ def print_best_hint(out: Path) -> None:
         record = RunRecord.read(out / "run.json")
     except (OSError, ValueError):  # not finished, or damaged
         return
-    last, best = record.last, record.best
-    if last and best and last.test and best.test and best.test.correct > last.test.correct:
-        chosen = f"epoch {best.epoch} had {best.test.accuracy:.2f} %, selected on these test images"
+    if record.diverged:
+        return
+    (_, last), (epoch, best) = record.scored
+    if best.correct > last.correct:
+        chosen = f"epoch {epoch.epoch} had {best.accuracy:.2f} %, selected on these test images"
         say(f"hint: --which best takes the best epoch instead: {chosen}", error=True)
 
 

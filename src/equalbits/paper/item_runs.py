@@ -167,8 +167,9 @@ def run_watched(
         followers = [watcher.on_record for watcher in watchers if isinstance(watcher, EachEpoch)]
         reporters = [*followers, *options.reporters_for(name)]
         Trainer(store, options).train_alone(run, reporters, watchers=watchers, read=partial(_measured, watched))
-        last = store.records([run])[0].last
-        options.log(f"{name}: {f'{last.test.accuracy:.2f} % (last epoch)' if last and last.test else 'diverged'}")
+        (record,) = store.records([run])
+        words = "diverged" if record.diverged else f"{record.scored[0][1].accuracy:.2f} % (last epoch)"
+        options.log(f"{name}: {words}")
     found = {}
     for name, record in zip(runs, store.records(runs.values()), strict=True):
         if record.diverged and not may_diverge:

@@ -15,7 +15,7 @@ import torch
 import equalbits
 from equalbits._toml import flatten
 from equalbits.recipes.recipe import Recipe
-from equalbits.training import FREE_SETTINGS, CheckpointError, EpochRecord, History, device_name, refuse_changes
+from equalbits.training import FREE_SETTINGS, CheckpointError, EpochRecord, History, Score, device_name, refuse_changes
 
 #: Settings that do not change the result.
 FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size", "data.max_pixels"}
@@ -67,6 +67,11 @@ class RunRecord:
         """True if its loss or weights became infinite or NaN."""
         return self.status == DIVERGED
 
+    @property
+    def scored(self) -> list[tuple[EpochRecord, Score]]:
+        """The last and the best epoch with their test scores; empty where it diverged."""
+        return [(end, end.test) for end in (self.last, self.best) if end and end.test]
+
     def as_json(self) -> bytes:
         """The content of run.json; empty optional fields are left out."""
         ends = {name: end.as_dict() if end else None for name, end in (("last", self.last), ("best", self.best))}
@@ -87,7 +92,7 @@ class RunRecord:
             record = cls(**{**table, "recipe": recipe, **scores})
             if record.status not in (FINISHED, DIVERGED):
                 raise ValueError(f"status is {record.status!r}")
-            if not record.diverged and not all(end and end.test for end in (record.last, record.best)):
+            if not record.diverged and len(record.scored) < 2:
                 raise ValueError("it has no test score")
             if not (isinstance(record.device, str) and dict(record.versions) and record.seconds >= 0):
                 raise ValueError("a part has no value")

@@ -1,7 +1,6 @@
 """Find the runs, sweeps, comparisons and paper items in a folder by the files that each command writes."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ class RunFiles:
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing to report: a run, a sweep, a compare, an item, or a run_set, which is runs with a common picture.
+    """One thing to report: a run, a sweep, a compare or an item.
 
     ``facts`` is its main file, empty while it is unfinished. ``error`` says in one line what could not be read.
     """
@@ -70,11 +69,8 @@ def scan(folder: Path) -> list[Entry]:
 
 def _walk(folder: Path) -> Iterator[Entry]:
     """Yield the entry of the folder itself, then those of its subfolders that do not belong to it."""
-    if not _is_readable(folder):
-        yield Entry("run", folder, {}, error=f"no permission to read {folder}: change its access rights")
-        return
     inner, own = _subfolders(folder), list[Path]()
-    kind = next((kind for kind, name in _MAIN_FILES.items() if _is_file(folder / name)), "")
+    kind = next((kind for kind, name in _MAIN_FILES.items() if (folder / name).is_file()), "")
     if kind:
         own = [each for each in inner if _belongs(each, kind)]
         yield _read_entry(kind, folder, own)
@@ -84,9 +80,6 @@ def _walk(folder: Path) -> Iterator[Entry]:
     elif kind := _unfinished_kind(folder):
         own = [each for each in inner if _belongs(each, kind)]
         yield Entry(kind, folder, {}, _read_runs(own), _pictures(folder))
-    elif (pictures := _pictures(folder)) and any(_is_run(each) for each in inner):  # as the demo writes
-        own = [each for each in inner if _is_run(each)]
-        yield Entry("run_set", folder, {}, _read_runs(own), pictures)
     for each in inner:
         if each not in own:
             yield from _walk(each)
@@ -119,30 +112,18 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(each for each in inner if each.name != "tensorboard" and each.name[0] != ".")
 
 
-def _is_file(path: Path) -> bool:
-    """Return whether a path is a file of its own: the page must not show what a link leads to, maybe elsewhere."""
-    return path.is_file() and not path.is_symlink()
-
-
-def _is_readable(folder: Path) -> bool:
-    return os.access(folder, os.R_OK | os.X_OK)
-
-
 def _is_run(folder: Path) -> bool:
-    return _is_readable(folder) and any(_is_file(folder / name) for name in ("run.json", "recipe.toml"))
+    return any((folder / name).is_file() for name in ("run.json", "recipe.toml"))
 
 
 def _read_entry(kind: str, folder: Path, own: Sequence[Path]) -> Entry:
     main, listed = folder / _MAIN_FILES[kind], folder / "claims.json"
     try:
-        facts, claims = _read_json(main), _read_json(listed) if kind == "item" and _is_file(listed) else []
-        if not isinstance(facts, dict):
-            raise ValueError(f"{main} is not a JSON object")
-        if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
-            raise ValueError(f"{listed} is not a list of claims")
-        return Entry(kind, folder, facts, _read_runs(own), _pictures(folder), tuple(claims))
+        facts = json.loads(main.read_text())
+        claims = json.loads(listed.read_text()) if kind == "item" and listed.is_file() else ()
     except (OSError, ValueError) as error:
-        return Entry(kind, folder, {}, error=one_line(error))
+        return Entry(kind, folder, {}, error=f"{main} or {listed.name} is not JSON: {one_line(error)}")
+    return Entry(kind, folder, facts, _read_runs(own), _pictures(folder), tuple(claims))
 
 
 def _read_runs(folders: Sequence[Path]) -> tuple[RunFiles, ...]:
@@ -155,21 +136,12 @@ def _read_runs(folders: Sequence[Path]) -> tuple[RunFiles, ...]:
 
 def _read_run(folder: Path) -> RunFiles:
     try:
-        record = RunRecord.read(folder / "run.json") if _is_file(folder / "run.json") else None
-        recipe = (folder / "recipe.toml").read_text() if _is_file(folder / "recipe.toml") else ""
-        history = read_history(folder / "history.jsonl") if _is_file(folder / "history.jsonl") else History(())
+        record = RunRecord.read(folder / "run.json") if (folder / "run.json").is_file() else None
+        recipe = (folder / "recipe.toml").read_text() if (folder / "recipe.toml").is_file() else ""
+        history = read_history(folder / "history.jsonl") if (folder / "history.jsonl").is_file() else History(())
         return RunFiles(folder, record, history.epochs, recipe)
-    except RecursionError:
-        return RunFiles(folder, error=f"{folder / 'run.json'} is nested too deeply")
     except (OSError, ValueError) as error:
         return RunFiles(folder, error=one_line(error))
-
-
-def _read_json(path: Path) -> object:
-    try:
-        return json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error})") from None
 
 
 def _pictures(folder: Path) -> tuple[Path, ...]:
@@ -177,8 +149,8 @@ def _pictures(folder: Path) -> tuple[Path, ...]:
     found = []
     for stem in sorted({path.stem for path in folder.iterdir() if path.suffix in (".svg", ".png")}):
         svg, png = folder / f"{stem}.svg", folder / f"{stem}.png"
-        smaller = _is_file(svg) and _is_file(png) and 4 * png.stat().st_size < svg.stat().st_size
-        found.append(png if smaller or not _is_file(svg) else svg)
+        smaller = svg.is_file() and png.is_file() and 4 * png.stat().st_size < svg.stat().st_size
+        found.append(png if smaller or not svg.is_file() else svg)
     return tuple(found)
 
 

@@ -11,14 +11,13 @@ from equalbits._files import write_atomically
 from equalbits.report.charts import data_uri, suits_dark
 from equalbits.report.find_outputs import Entry, one_line, scan
 from equalbits.report.page_sections import SECTIONS, title_of
-from equalbits.report.run_tables import ReportTable, scored_epochs
+from equalbits.report.run_tables import ReportTable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TITLE = "equalbits report: "
-_KINDS = {"item": "item", "compare": "comparison", "sweep": "sweep", "run_set": "set of runs", "run": "run"}
-_PLURALS = {"run_set": "sets of runs"}
+_KINDS = {"item": "item", "compare": "comparison", "sweep": "sweep", "run": "run"}
 
 
 @dataclass(frozen=True)
@@ -65,15 +64,14 @@ def report_page(folder: Path) -> str:
 
 def _render(folder: Path) -> tuple[str, int]:
     """Return the page, and how many things could not be read."""
-    entries, templates = scan(folder), _templates()
-    sections = [_section(entry, folder, templates) for entry in entries]
+    templates = _templates()
+    sections = [_section(entry, folder, templates) for entry in scan(folder)]
     name = folder.resolve().name
     page = templates.get_template("page.html").render(
         title=f"{_TITLE}{name}",
         name=name,
         sections=sections,
         contents=_contents(sections) if len(sections) > 1 else None,
-        counts=_count_kinds(entries),
     )
     return page, sum(section.errors for section in sections)
 
@@ -101,7 +99,7 @@ def _section(entry: Entry, folder: Path, templates: "Environment") -> _Section:
             return _Section(entry, title, where, error=entry.error)
         body = templates.get_template(f"{kind}.html").render(SECTIONS[kind](entry), pictures=entry.pictures)
         return _Section(entry, title, where, body)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError, OSError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, OSError) as error:
         line = f"{entry.path} is not a valid {_KINDS[entry.kind]} ({type(error).__name__}: {one_line(error)})"
         return _Section(entry, entry.path.name, where, error=line)
 
@@ -117,21 +115,10 @@ def _contents(sections: Sequence[_Section]) -> ReportTable:
     return ReportTable("Contents", header, rows, ("where", "kind", "claims"), cards=True)
 
 
-def _count_kinds(entries: Sequence[Entry]) -> str:
-    """Return how many entries of each kind there are, as in ``1 item, 2 sweeps and 1 run``."""
-    kinds = [entry.kind for entry in entries]
-    counts = {kind: kinds.count(kind) for kind in _KINDS if kind in kinds}
-    words = [f"{n} {_KINDS[kind] if n == 1 else _PLURALS.get(kind, f'{_KINDS[kind]}s')}" for kind, n in counts.items()]
-    return " and ".join(", ".join(words).rsplit(", ", 1))
-
-
 def _accuracy_range(entry: Entry) -> str:
     """Return the lowest and highest test accuracy after the last epoch; a dash for an item, which has claims."""
     runs = [run.finished for run in entry.scored_runs if run.finished and entry.kind != "item"]
-    try:
-        scores = sorted(scored_epochs(run)[0][1].accuracy for run in runs)
-    except ArithmeticError:  # the entry's section names the error
-        scores = []
+    scores = sorted(run.scored[0][1].accuracy for run in runs)
     if not scores:
         return "–"
     low, high = f"{scores[0]:.2f}", f"{scores[-1]:.2f}"

@@ -23,11 +23,10 @@ from equalbits.report.run_tables import (
     epoch_table,
     run_table,
     score_table,
-    scored_epochs,
     verdict,
 )
 
-_TITLES = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run", "run_set": "Runs of"}
+_TITLES = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run"}
 
 
 class Origin(NamedTuple):
@@ -102,7 +101,7 @@ def _sweep(entry: Entry) -> dict[str, object]:
 def _last_scores(entry: Entry) -> dict[str, list[float]]:
     """Return the accuracies after the last epoch, by case."""
     cases = cases_of(entry.scored_runs, entry.path)
-    return {name: [scored_epochs(run)[0][1].accuracy for run in some] for name, some in cases.items()}
+    return {name: [run.scored[0][1].accuracy for run in some] for name, some in cases.items()}
 
 
 def _compare(entry: Entry) -> dict[str, object]:
@@ -158,12 +157,6 @@ def _reproduce_command(facts: Facts, out: Path) -> str:
     for name, value in {**asked["settings"], **asked["grid"]}.items():
         words += ["--set", f"{name}={_setting(value)}"]
     return shlex.join([*words, "--out", out.as_posix()])
-
-
-def _run_set(entry: Entry) -> dict[str, object]:
-    records = [run.record for run in entry.runs if run.record]
-    first, seconds = _facts(records[0] if records else None), sum(record.seconds for record in records)
-    return {**_of_runs(entry.runs, entry.path), "origin": _origin({**first, "seconds": seconds}, {})}
 
 
 def _of_runs(runs: Sequence[RunFiles], within: Path) -> dict[str, object]:
@@ -235,5 +228,4 @@ SECTIONS: Mapping[str, Callable[[Entry], dict[str, object]]] = {
     "compare": _compare,
     "sweep": _sweep,
     "run": _run,
-    "run_set": _run_set,
 }

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from equalbits.recipes import RunRecord
 from equalbits.report.find_outputs import RunFiles
-from equalbits.training import EpochRecord, Score
+from equalbits.training import Score
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,11 @@ def case_name(run: RunFiles, within: Path) -> str:
     return "/".join(kept) or run.path.name
 
 
-def scored_epochs(run: RunRecord) -> list[tuple[EpochRecord, Score]]:
-    """Return the last and the best epoch of a finished run, each with its test score."""
-    assert run.last and run.last.test and run.best and run.best.test  # as RunRecord checks of finished runs
-    return [(run.last, run.last.test), (run.best, run.best.test)]
-
-
 def score_table(run: RunRecord) -> ReportTable:
     """Scores of the last and of the best epoch of one run."""
     header = ("which", "epoch", "test accuracy", "correct", "test loss", "train accuracy", "train loss")
     rows = []
-    for which, (epoch, test) in zip(("last", "best"), scored_epochs(run), strict=True):
+    for which, (epoch, test) in zip(("last", "best"), run.scored, strict=True):
         train = [f"{epoch.train.accuracy:.2f} %", f"{epoch.train.loss:.4f}"]
         rows.append([which, str(epoch.epoch), f"{test.accuracy:.2f} %", _correct(test), f"{test.loss:.4f}", *train])
     return ReportTable("Last epoch, and best epoch (selected on the test images)", header, rows)
@@ -83,7 +77,7 @@ def case_table(runs: Iterable[RunFiles], within: Path) -> ReportTable | None:
     header = ("case", "last epoch, %", "n", "best epoch, %", "seconds per run")
     rows = []
     for name, some in cases_of(runs, within).items():
-        last, best = zip(*([test.accuracy for _, test in scored_epochs(run)] for run in some), strict=True)
+        last, best = zip(*([test.accuracy for _, test in run.scored] for run in some), strict=True)
         deviation = f" ± {statistics.stdev(last):.2f}" if len(last) > 1 else ""
         seconds = f"{statistics.fmean(run.seconds for run in some):.1f}"
         mean = f"{statistics.fmean(last):.2f}{deviation}"
@@ -98,7 +92,7 @@ def run_table(runs: Sequence[RunFiles], within: Path) -> ReportTable:
     for run in runs:
         name, seed = run.path.relative_to(within).as_posix(), str(run.record.seed) if run.record else "–"
         if run.finished:
-            (_, last), (epoch, best) = scored_epochs(run.finished)
+            (_, last), (epoch, best) = run.finished.scored
             scores = [f"{last.accuracy:.2f}", _correct(last), f"{best.accuracy:.2f} (epoch {epoch.epoch})"]
             rows.append([name, seed, *scores, f"{run.finished.seconds:.1f}"])
         else:

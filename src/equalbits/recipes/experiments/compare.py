@@ -128,7 +128,7 @@ def compare(
     with lock_dir(out):
         tuned = dict.fromkeys(methods, recipe)
         if tune:
-            tuned = tune_methods(recipe, methods, tune, seeds, store=RunStore(out / "tuning"), execution=execution)
+            tuned = tune_methods(recipe, methods, tune, store=RunStore(out / "tuning"), execution=execution)
         store, runs = RunStore(out), {method: method_runs(tuned[method], method, seeds) for method in methods}
         train_methods(
             store,
@@ -162,7 +162,7 @@ def _method_result(method: str, records: Sequence[RunRecord]) -> MethodResult:
     finished = [record for record in records if not record.diverged]
     measured = [record.measured or {} for record in finished]
     binary = [each for each in measured if "entropy" in each]
-    tests = [record.last.test for record in finished if record.last and record.last.test]
+    tests = [record.scored[0][1] for record in finished]
     first: Mapping[str, Any] = measured[0] if measured else {}
     optimizer = records[0].recipe.train.optimizer
     return MethodResult(

@@ -89,7 +89,7 @@ def train_methods(
 
     def log_scores(group: Sequence[PlannedRun], seconds: float) -> None:
         records = store.records(group)
-        scores = [f"{each.last.test.accuracy:.2f} %" if each.last and each.last.test else "failed" for each in records]
+        scores = ["failed" if each.diverged else f"{each.scored[0][1].accuracy:.2f} %" for each in records]
         errors = "".join(f"; seed {each.seed}: {each.error}" for each in records if each.diverged)
         seeds = describe_seeds([each.seed for each in records])
         execution.log(f"{label(group[0])}: {seeds}: {', '.join(scores)}  ({seconds:.1f} s){errors}")

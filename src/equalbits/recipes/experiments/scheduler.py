@@ -81,13 +81,13 @@ def check_runs(store: RunStore, runs: Sequence[PlannedRun], execution: Execution
         check_names(recipe)
     for run in runs:
         record = store.find(run)
-        if record is None or record.last is None or record.last.test is None:
+        if record is None or record.diverged:
             continue
         try:
             images, here = load(run.recipe.data)
         except DataError:  # ended runs can be shown on a machine without the data
             continue
-        other, there = "", (record.last.train.total, record.last.test.total)
+        other, there = "", tuple(split.total for split in (record.scored[0][0].train, record.scored[0][1]))
         with suppress(CheckpointError):  # without model.json the counts alone are compared
             other = DataSpec.read(store.dir(run) / "model.json").difference(images)
         if not other and there != here:

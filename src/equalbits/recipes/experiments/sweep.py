@@ -106,10 +106,7 @@ def _result(store: RunStore, case: Case, seeds: Sequence[int]) -> CaseResult | N
     records = [record for record in found if record and not record.diverged]
     if len(records) < len(seeds):
         return None
-    last, best = (
-        tuple(epoch.test.accuracy for epoch in epochs if epoch and epoch.test)
-        for epochs in ([record.last for record in records], [record.best for record in records])
-    )
+    last, best = zip(*([score.accuracy for _, score in record.scored] for record in records), strict=True)
     seconds = sum(record.seconds for record in records)
     return CaseResult(case.name, dict(case.settings), tuple(seeds), last, best, seconds)
 
@@ -148,13 +145,7 @@ def summarize_sweep(out: Path) -> dict[str, Any]:
 
 def _summary(record: RunRecord) -> dict[str, Any]:
     scores = {
-        name: {
-            "epoch": epoch.epoch,
-            "correct": epoch.test.correct,
-            "total": epoch.test.total,
-            "train_loss": epoch.train.loss,
-        }
-        for name, epoch in (("last", record.last), ("best", record.best))
-        if epoch and epoch.test
+        name: {"epoch": epoch.epoch, "correct": test.correct, "total": test.total, "train_loss": epoch.train.loss}
+        for name, (epoch, test) in zip(("last", "best"), record.scored, strict=True)
     }
     return {"seed": record.seed, **scores, "seconds": record.seconds, "stacked_with": record.stacked_with}

@@ -15,49 +15,36 @@ from equalbits.recipes.experiments.train_runs import Execution
 from equalbits.recipes.recipe import Recipe
 
 _HELD_OUT = 5  # one training image in five
-_FIRST_SEED = 1_000_003  # far from the seeds users count with
+#: Far from the seeds that users count with, so that a comparison does not train with it.
+TUNING_SEED = 1_000_003
 
 
 def tune_methods(
     recipe: Recipe,
     methods: Sequence[str],
     rates: Sequence[float],
-    seeds: Sequence[int],
     *,
     store: RunStore,
     execution: Execution,
 ) -> dict[str, Recipe]:
-    """Return the recipe of each method with the rate that scores best on held-out images; the first of equals.
-
-    ``seeds`` are those of the comparison, which trials do not use.
-    """
-    held_out, seed = hold_out(recipe, execution.root), tuning_seed(seeds)
+    """Return the recipe of each method with the rate that scores best on held-out images; the first of equals."""
+    held_out = hold_out(recipe, execution.root)
     trials: dict[str, list[tuple[Recipe, PlannedRun]]] = {method: [] for method in methods}
     labels: dict[str, str] = {}
     for method, rate in itertools.product(methods, sorted(set(rates))):
         name, value = setting_at(recipe, method, rate)
         tuned, trial = (each.with_settings({f"optimizer.{name}": value}) for each in (recipe, held_out))
-        (run,) = method_runs(trial, method, [seed], within=f"{name}{value:g}")
+        (run,) = method_runs(trial, method, [TUNING_SEED], within=f"{name}{value:g}")
         trials[method].append((tuned, run))
         labels[run.case] = f"{method} at {name} {value:g}, on held-out images"
     runs = [run for tried in trials.values() for _, run in tried]
     train_methods(store, runs, execution, label=lambda run: labels[run.case])
-    return {method: max(tried, key=lambda each: _correct(store, each[1]))[0] for method, tried in trials.items()}
 
+    def correct(trial: tuple[Recipe, PlannedRun]) -> int:
+        (record,) = store.records([trial[1]])
+        return -1 if record.diverged else record.scored[0][1].correct
 
-def _correct(store: RunStore, run: PlannedRun) -> int:
-    """Return the number of correct held-out images; a diverged run has none."""
-    (record,) = store.records([run])
-    return record.last.test.correct if record.last and record.last.test else -1
-
-
-def tuning_seed(seeds: Sequence[int]) -> int:
-    """Return a seed for trials that the comparison does not use, and that stays the same when seeds are added later.
-
-    >>> tuning_seed([0, 1, 2]) == tuning_seed(range(100))
-    True
-    """
-    return next(seed for seed in itertools.count(_FIRST_SEED) if seed not in seeds)
+    return {method: max(tried, key=correct)[0] for method, tried in trials.items()}
 
 
 def setting_at(recipe: Recipe, method: str, rate: float) -> tuple[str, float]:
