@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from equalbits import functional as F
 from equalbits.analysis import EntropyWatcher, FlipWatcher, activation_bits, audit, summarize
-from equalbits.analysis.step_table import StepTable
+from equalbits.analysis.watchers import StepTable
 from equalbits.nn import (
     BiHalf,
     BinaryConnect,

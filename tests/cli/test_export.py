@@ -1,6 +1,5 @@
 """A packed file or a run is exported to other runtimes; errors are one line."""
 
-import errno
 import json
 from dataclasses import replace
 from importlib.util import find_spec
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 from equalbits._extras import install_hint
-from equalbits.cli.errors import one_line
 from equalbits.cli.export import _verify
 from equalbits.cli.pack import replace_when_done, written_files
 from equalbits.runtime import PackedModel, load_packed
@@ -115,21 +113,6 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["net.xml"]
     with pytest.raises(FileNotFoundError), replace_when_done(tmp_path / "no" / "net.xml"):
         pass
-
-
-@pytest.mark.parametrize("file", [None, "beside"])
-def test_a_full_disk_is_reported_with_the_requested_file(file, tmp_path):
-    with pytest.raises(OSError, match="no room") as refused, replace_when_done(tmp_path / "net.xml") as beside:
-        raise OSError(errno.ENOSPC, "no room", *([str(beside)] if file else []))
-    assert one_line(refused.value).startswith(f"{tmp_path / 'net.xml'}: no space left on the disk")
-    with (
-        pytest.raises(OSError, match=r"^libonnx.so: cannot open shared object file$"),
-        replace_when_done(tmp_path / "net.xml"),
-    ):
-        raise OSError("libonnx.so: cannot open shared object file")  # a library's own, with no number
-    with pytest.raises(FileNotFoundError) as other, replace_when_done(tmp_path / "net.xml"):
-        Path(tmp_path / "weights").read_bytes()
-    assert other.value.filename == str(tmp_path / "weights")
 
 
 @pytest.mark.parametrize(("kind", "name"), [("onnx", "net.xml"), ("openvino", "net.onnx"), ("onnx", "net")])

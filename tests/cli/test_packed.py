@@ -78,19 +78,6 @@ def test_pack_writes_what_export_writes_and_names_the_command_for_a_packed_file(
         assert (code, errors.count("\n")) == (1, 1) and line in errors
 
 
-def test_a_better_epoch_than_the_last_is_hinted_at(trained, tmp_path, call):
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    facts = json.loads((run / "run.json").read_text())
-    for correct, hinted in ((facts["last"]["test"]["correct"], False), (facts["last"]["test"]["correct"] + 1, True)):
-        facts["best"]["test"]["correct"] = correct
-        (run / "run.json").write_text(json.dumps(facts))
-        for words in (("evaluate", run), ("pack", run, tmp_path / "net.ebits")):
-            code, _, errors = call(*words)
-            assert code == 0 and ("hint: --which best takes the best epoch" in errors) == hinted
-    assert "hint" not in call("evaluate", run, "--which", "best")[2]
-
-
 @pytest.mark.parametrize(("name", "package"), [("net.onnx", "onnx"), ("net.xml", "openvino")])
 def test_a_run_is_packed_for_other_runtimes_if_installed(name, package, trained, tmp_path, call):
     code, printed, errors = call("pack", trained, tmp_path / name)

@@ -13,8 +13,7 @@ from equalbits.data import DataError
 from equalbits.paper import Options, get_item, reproduce
 from equalbits.paper.claims import accuracies
 from equalbits.paper.items.fig4_repetitions import values
-from equalbits.paper.items.tab2_convnets import READINGS
-from equalbits.paper.items.tab2_tuned import pick, settings_to_try
+from equalbits.paper.items.tab2_convnets import READINGS, pick, settings_to_try
 from equalbits.paper.published_numbers import TABLE_2, TABLE_3
 from equalbits.recipes import get_recipe
 

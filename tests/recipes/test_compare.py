@@ -13,13 +13,13 @@ from equalbits.recipes import Comparison, RunRecord, get_recipe
 from equalbits.recipes.build import DataSpec, make_with_common_start
 from equalbits.recipes.experiments.compare import _method_result
 from equalbits.recipes.experiments.compared_methods import (
+    TUNING_SEED,
     case_of,
     list_methods,
     parse_methods,
     recipe_for,
 )
-from equalbits.recipes.experiments.tuning import TUNING_SEED
-from equalbits.report import text_table, write_markdown
+from equalbits.report import markdown, text_table
 
 TINY = {"epochs": 1, "data.limit": 128, "data.batch_size": 64, "model.name": "conv2", "model.options.width": 0.05}
 RECIPE = get_recipe("fashion-compare").with_settings(TINY)
@@ -110,9 +110,8 @@ def test_non_finite_values_fail_one_run_and_not_the_comparison(tmp_path) -> None
     wild = RECIPE.with_settings({"optimizer.lr": 1e30, "model.options.batch_norm": False})
     found = compare(wild, tmp_path, methods=["real"], seeds=[0, 1], stack=2, device="cpu")
     assert sorted(found.rows[0].failed) == [0, 1] and found.rows[0].mean is None
-    write_markdown(found, tmp_path)
     assert "failed" in text_table(found)
-    assert "real, seed 1: the loss is" in (tmp_path / "compare.md").read_text()
+    assert "real, seed 1: the loss is" in markdown(found)
 
 
 def test_each_method_may_use_its_best_learning_rate_on_held_out_training_images(tmp_path) -> None:
@@ -125,8 +124,7 @@ def test_each_method_may_use_its_best_learning_rate_on_held_out_training_images(
     best = max(runs, key=lambda rate: (runs[rate]["last"]["test"]["correct"], -rate))
     assert found.rows[0].lr == best and found.facts["tuned_over"] == [1e-9, 0.1]
     assert first(tmp_path, methods=("bihalf",), seeds=(0,), tune=(1e-9, 0.1)) == (found, [])
-    write_markdown(found, tmp_path)
-    assert "of 1e-09, 0.1, with the best accuracy" in (tmp_path / "compare.md").read_text()
+    assert "of 1e-09, 0.1, with the best accuracy" in markdown(found)
 
 
 def test_methods_that_flip_bits_are_given_a_gamma_and_keep_the_rate(tmp_path) -> None:
@@ -144,8 +142,7 @@ def test_methods_that_flip_bits_are_given_a_gamma_and_keep_the_rate(tmp_path) ->
     assert (bop.lr, bop.gamma, sign.gamma) == (0.1, pytest.approx(best), None)
     assert json.loads(run_file(tmp_path, "bop", 0).read_text())["recipe"]["optimizer"]["gamma"] == pytest.approx(best)
     assert Comparison.from_dict(json.loads((tmp_path / "compare.json").read_text())).rows == found.rows
-    write_markdown(found, tmp_path)
-    page = (tmp_path / "compare.md").read_text()
+    page = markdown(found)
     assert f"| 0.1, gamma {best:g} |" in page
     assert "; bop had gamma scaled by the same factors instead; nothing else was tuned" in page
 

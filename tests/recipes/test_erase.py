@@ -8,7 +8,7 @@ import torch
 from equalbits.recipes import DataConfig, Recipe, get_recipe, read_recipe, run_recipe
 from equalbits.recipes.build import make_loader
 from equalbits.recipes.catalogue import own_settings, published_score
-from equalbits.recipes.experiments.tuning import hold_out
+from equalbits.recipes.experiments.compared_methods import hold_out
 from equalbits.training import CheckpointError
 from equalbits.training.distributed import ProcessRank
 

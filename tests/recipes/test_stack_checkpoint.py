@@ -10,7 +10,7 @@ from forked import run
 from small_recipe import compare, own, sweep
 
 from equalbits.recipes import DivergedError, get_recipe
-from equalbits.training import CheckpointError, EpochRecord, InterruptedTraining, load_checkpoint
+from equalbits.training import EpochRecord, InterruptedTraining, load_checkpoint
 
 METHODS = {"model.weight_quantizer": ["sign", "bihalf"]}
 
@@ -158,16 +158,6 @@ def test_a_kill_while_a_stack_writes_results_costs_no_epoch_and_leaves_no_partia
     sweep(own(), tmp_path, vary=METHODS, seeds=[0, 1], stack=4, device="cpu", reporters_for=listen)
     assert counted(tmp_path) == undisturbed
     assert left_over(tmp_path) == [] and reported in ([2], [])  # whose last step was saved
-
-
-def test_a_damaged_note_of_a_stack_is_named_with_a_remedy(tmp_path) -> None:
-    words = {"vary": {}, "seeds": [0, 1], "device": "cpu"}
-    with pytest.raises(InterruptedTraining):
-        sweep(own(), tmp_path, stack=2, reporters_for=lambda name: [stop], **words)
-    (note,) = tmp_path.glob("stack-*.json")
-    note.write_text("[1, 2")
-    with pytest.raises(CheckpointError, match=r"stack-\w+\.json does not name the runs of .*: delete both"):
-        sweep(own(), tmp_path, stack=1, **words)
 
 
 COMPARED = get_recipe("fashion-compare").with_settings({

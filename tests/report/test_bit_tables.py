@@ -10,7 +10,7 @@ import pytest
 from equalbits.analysis import audit, summarize
 from equalbits.functional import positive_count
 from equalbits.recipes import Execution, Recipe, load_run, run_recipe, sweep
-from equalbits.report import bit_tables, report_page
+from equalbits.report import report_page, tables
 
 CPU = Execution(device="cpu")
 RECIPE = Recipe.from_dict(
@@ -73,7 +73,7 @@ def test_a_sweep_lists_exact_filters_and_tolerates_missing_or_damaged_weights(fo
 
 def test_runs_beyond_the_size_limit_are_counted_but_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = (folder / "sweep" / "sign" / "seed0" / "last.safetensors").stat().st_size
-    monkeypatch.setattr(bit_tables, "MAX_BYTES", int(2.5 * size))
+    monkeypatch.setattr(tables, "MAX_BYTES", int(2.5 * size))
     words = words_of(report_page(folder / "sweep"))
     assert "Not counted because of their size: 2 more." in words and "bihalf/seed1" in words
 

@@ -9,8 +9,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from equalbits.recipes import Comparison, list_methods
-from equalbits.report import comparison_plot, describe_precision, draw_comparison, markdown, text_table, write_markdown
-from equalbits.report.comparison_table import comparison_page
+from equalbits.report import comparison as report
+from equalbits.report import describe_precision, draw_comparison, markdown, text_table
+from equalbits.report.comparison import comparison_page
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "results" / "fashion-compare.json"
@@ -36,9 +37,8 @@ def test_the_committed_page_is_generated_from_the_committed_counts(comparison: C
 
 
 def test_table_and_plot_name_every_method(two: Comparison, tmp_path: Path) -> None:
-    write_markdown(two, tmp_path)
     draw_comparison(two, tmp_path)
-    page = (tmp_path / "compare.md").read_text()
+    page = markdown(two)
     assert "| sign |" in page and "| bihalf |" in page and "n = 3" in page
     assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in (tmp_path / "compare.svg").read_text()
@@ -84,7 +84,7 @@ def test_a_table_of_nearly_all_methods_names_the_missing_ones(two: Comparison) -
 
 def test_no_method_exceeds_the_entropy_that_is_drawn_as_attainable(comparison: Comparison) -> None:
     rows = {row.method: row for row in comparison.rows if row.entropy}
-    limits = {method: comparison_plot.attainable_entropy(row) for method, row in rows.items()}
+    limits = {method: report.attainable_entropy(row) for method, row in rows.items()}
     assert all(max(rows[method].entropy) <= limit + 1e-6 for method, limit in limits.items() if limit is not None)
     assert {method for method, limit in limits.items() if limit is None} == {"pruned-bihalf", "pruned-sign", "mpt"}
 
@@ -92,7 +92,7 @@ def test_no_method_exceeds_the_entropy_that_is_drawn_as_attainable(comparison: C
 def test_a_net_without_filters_has_a_dash_instead_of_a_share(comparison: Comparison) -> None:
     rows, axes = comparison.rows, Figure().add_subplot()
     shares = [100 * row.exact_filters[0] / row.filters if row.filters else None for row in rows]
-    comparison_plot._bars(axes, shares, rows, "filters exactly half, %")
+    report._bars(axes, shares, rows, "filters exactly half, %")
     shown = dict(zip((row.method for row in rows), (text.get_text() for text in axes.texts), strict=True))
     assert shown["real"] == "–" and shown["bihalf"] == "100"
 
@@ -100,7 +100,7 @@ def test_a_net_without_filters_has_a_dash_instead_of_a_share(comparison: Compari
 def test_every_seed_is_visible_beside_its_mean(comparison: Comparison) -> None:
     figure = Figure(figsize=(4, 12))
     axes = figure.add_subplot()
-    comparison_plot._accuracy(axes, comparison.rows)
+    report._accuracy(axes, comparison.rows)
     FigureCanvasAgg(figure).draw()
     means = [line for line in axes.get_lines() if line.get_marker() == "o" and len(line.get_xdata()) == 1]
     rings = [line for line in axes.get_lines() if line.get_markerfacecolor() == "none"]
@@ -111,5 +111,5 @@ def test_every_seed_is_visible_beside_its_mean(comparison: Comparison) -> None:
 def test_the_ticks_of_the_entropy_do_not_overlap(two: Comparison) -> None:
     axes = Figure().subplots()
     values = zip(two.rows, ([0.9901], [0.9971]), strict=True)
-    comparison_plot._entropy(axes, [replace(row, entropy=each, attainable_entropy=0.9971) for row, each in values])
+    report._entropy(axes, [replace(row, entropy=each, attainable_entropy=0.9971) for row, each in values])
     assert 2 <= len([tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]) <= 4

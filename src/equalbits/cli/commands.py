@@ -7,6 +7,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import NoReturn
 
+from equalbits import __version__
 from equalbits._text import nearest_name
 from equalbits.cli.errors import run_reporting_errors
 from equalbits.cli.terminal import ignore_closed_terminal
@@ -30,9 +31,6 @@ COMMANDS = {
     "download": "download a data set",
     "completion": "print a completion script for your shell",
 }
-
-#: Options whose several values are one argument, and the separator.
-_SEPARATORS = {"--set": "=", "--methods": ",", "--seeds": ",", "--tune": ",", "--vary": ","}
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -68,13 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(words)
     subparser = commands.get(wanted or "", parser)
     if unknown:
-        subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(words, unknown, subparser)}")
+        subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown, subparser)}")
     for action in subparser._actions:  # argparse has no public way to list them
         if getattr(options, action.dest, None) == "" != action.default:  # such as an unset shell variable
             subparser.error(f"argument {'/'.join(action.option_strings) or action.metavar}: the value is empty")
     if options.version:
-        from equalbits import __version__
-
         return run_reporting_errors(parser.prog, lambda: print(f"equalbits {__version__}"))
     if options.command is None:
         parser.print_help()
@@ -101,32 +97,16 @@ def make_parser(names: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[
     return parser, subparsers.choices
 
 
-def _suggestion(words: Sequence[str], unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """Return "; did you mean …?" for unrecognized arguments, or nothing."""
-    flag = next((word for word in unknown if word.startswith("-")), None)
-    found = _joined_values(words, unknown) if flag is None else _similar_flag(flag, unknown, parser)
-    return f"; did you mean {found}?" if found else ""
-
-
-def _joined_values(words: Sequence[str], unknown: Sequence[str]) -> str:
-    """Return the option with its values joined, where they were separated by spaces."""
-    at = list(words).index(unknown[0])
-    flag, first = words[max(at - 2, 0)], words[at - 1]
-    separator = _SEPARATORS.get(flag)
-    if separator is None or (separator == "=" and separator in first):
-        return ""
-    return f"{flag} {separator.join([first, *unknown])}"
-
-
-def _similar_flag(word: str, unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """Return ``--set`` with the setting of that name, or the most similar flag."""
+def _suggestion(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """Return "; did you mean …?" for an unknown flag: ``--set`` with the setting of that name, or the nearest flag."""
+    word = next((word for word in unknown if word.startswith("-")), "")
     name, _, value = word.lstrip("-").partition("=")
     flags = {flag.lstrip("-"): flag for action in parser._actions for flag in action.option_strings}
-    setting = _setting_named(name.replace("-", "_")) if "set" in flags else None
-    if setting is None:
-        return flags.get(nearest_name(name, flags) or "", "")
-    after = [other for other in unknown[list(unknown).index(word) + 1 :] if not other.startswith("-")]
-    return f"--set {setting}={value or next(iter(after), 'VALUE')}"
+    if "set" in flags and (setting := _setting_named(name.replace("-", "_"))):
+        after = [other for other in unknown[list(unknown).index(word) + 1 :] if not other.startswith("-")]
+        return f"; did you mean --set {setting}={value or next(iter(after), 'VALUE')}?"
+    nearest = nearest_name(name, flags)
+    return f"; did you mean {flags[nearest]}?" if nearest else ""
 
 
 def _setting_named(name: str) -> str | None:

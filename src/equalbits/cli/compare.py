@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from equalbits._extras import require_matplotlib
+from equalbits._files import write_atomically
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
 from equalbits.cli.terminal import say
 
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, plot, and print the table."""
     from equalbits.cli.sweep import parse_seeds
     from equalbits.recipes import Execution, compare, find_recipe, parse_methods, parse_settings
-    from equalbits.report import describe_precision, draw_comparison, text_table, write_markdown
+    from equalbits.report import describe_precision, draw_comparison, markdown, text_table
     from equalbits.training import ProgressBar
 
     require_matplotlib()
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
             tune=rates,
             execution=Execution(**execution_options(options, bar)),
         )
-    write_markdown(comparison, out)
+    write_atomically(out / "compare.md", markdown(comparison).encode())
     draw_comparison(comparison, out)
     if options.json:
         print(json.dumps(comparison.as_dict()))

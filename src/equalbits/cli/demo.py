@@ -17,11 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train the methods, plot, and print the table."""
-    from equalbits.paper import demo_recipe, demo_summary, demo_table, is_demo_measured, pack_demo, run_demo
+    from equalbits.paper import demo_recipe, demo_summary, demo_table, pack_demo, run_demo
     from equalbits.training import InterruptedTraining, ProgressBar
 
     out, recipe = Path(options.out), demo_recipe(epochs=options.epochs)
-    finished = is_demo_measured(out)
     with ProgressBar(title="demo", quiet=options.json) as bar:
         try:
             measured = run_demo(out, recipe=recipe, device=options.device, reporters_for=bar.start_run)
@@ -40,6 +39,4 @@ def run(options: argparse.Namespace) -> int:
         say(line)
     say(packed)
     say(f"plot: {out / 'demo.png'}    report: {out / 'report.html'}    try it: {out / 'classifier.html'}")
-    if finished:
-        say(f"{out} was already finished: nothing to train")
     return 0

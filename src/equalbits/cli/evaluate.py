@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_data, add_device, add_json, add_which
-from equalbits.cli.pack import check_source, print_best_hint
+from equalbits.cli.pack import check_source
 from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps({**asdict(score), **shares, **extra}))
     else:
         say(f"{options.source} ({note}): {score}{_top5(score)}")
-        if source.is_dir() and options.which == "last":
-            print_best_hint(source)
 
 
 def _evaluate_packed(path: Path, root: Path | None, options: argparse.Namespace) -> tuple["Score", str]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from equalbits.runtime import CSizes, PackedModel
 
-_PREFIX = ".unfinished-"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="DIR", help="output directory of a run")
@@ -65,8 +63,6 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(facts))
         return
     say(f"{line}\nsame class as the model for {same}\n{shares}")
-    if options.which == "last":
-        print_best_hint(source)
 
 
 def _float32_bytes(model: "nn.Module") -> int:
@@ -86,22 +82,6 @@ def _checked_paths(options: argparse.Namespace) -> tuple[Path, Path]:
     if options.run.startswith("zoo:") or (source.suffix == ".ebits" and source.is_file()):
         raise ValueError(f"{options.run} is packed already: equalbits export {options.run} net.onnx converts it")
     return path, source
-
-
-def print_best_hint(out: Path) -> None:
-    """Print a line where the best epoch of a run has a higher accuracy than the last one."""
-    from equalbits.recipes import RunRecord
-
-    try:
-        record = RunRecord.read(out / "run.json")
-    except (OSError, ValueError):  # not finished, or damaged
-        return
-    if record.diverged:
-        return
-    (_, last), (epoch, best) = record.scored
-    if best.correct > last.correct:
-        chosen = f"epoch {epoch.epoch} had {best.accuracy:.2f} %, selected on these test images"
-        say(f"hint: --which best takes the best epoch instead: {chosen}", error=True)
 
 
 def _compare(packed: "PackedModel", model: "nn.Module", example: "Tensor", options: argparse.Namespace) -> str:
@@ -203,18 +183,8 @@ def replace_when_done(path: Path) -> Iterator[Path]:
 
     If an exception is raised, existing files stay as they are.
     """
-    try:
-        with TemporaryDirectory(dir=path.parent, prefix=_PREFIX) as folder:
-            yield Path(folder, path.name)
-            files = sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name)
-            targets = (Path(os.path.realpath(path.with_name(file.name))) for file in files)
-            write_all_atomically({target: file.read_bytes() for file, target in zip(files, targets, strict=True)})
-    except OSError as error:
-        from_system = error.errno is not None and error.filename2 is None
-        if from_system and _PREFIX in str(error.filename or _PREFIX):
-            error.filename = str(path)  # name the requested file, not the temporary one
-        raise
-    except RuntimeError as error:
-        if "iostream" not in str(error):  # OpenVINO's only message for a file that it cannot write
-            raise
-        raise ValueError(f"{path} cannot be written: free some space on its disk or use another path") from None
+    with TemporaryDirectory(dir=path.parent, prefix=".unfinished-") as folder:
+        yield Path(folder, path.name)
+        files = sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name)
+        targets = (Path(os.path.realpath(path.with_name(file.name))) for file in files)
+        write_all_atomically({target: file.read_bytes() for file, target in zip(files, targets, strict=True)})

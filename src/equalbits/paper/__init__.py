@@ -2,11 +2,9 @@
 
 from equalbits._claim import HEADER as HEADER
 from equalbits._claim import Claim as Claim
-from equalbits.paper.demo import DemoCounts as DemoCounts
 from equalbits.paper.demo import demo_recipe as demo_recipe
 from equalbits.paper.demo import demo_summary as demo_summary
 from equalbits.paper.demo import demo_table as demo_table
-from equalbits.paper.demo import is_demo_measured as is_demo_measured
 from equalbits.paper.demo import pack_demo as pack_demo
 from equalbits.paper.demo import run_demo as run_demo
 from equalbits.paper.item import NO_CLAIM as NO_CLAIM

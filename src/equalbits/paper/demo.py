@@ -96,8 +96,6 @@ def run_demo(
     from jinja2 import Environment, PackageLoader
 
     pick_device(device)  # raise for a missing device even if nothing is left to train
-    if out.is_file():
-        raise ValueError(f"{out} is a file: give a folder, new or of the same demo, with --out")
     check_kind(out, "demo")
     recipe = recipe or demo_recipe()
     measured = []
@@ -114,20 +112,12 @@ def run_demo(
     return measured
 
 
-def is_demo_measured(out: Path) -> bool:
-    """Return whether ``out`` holds the counts of every method."""
-    return all((out / method / _COUNTS).is_file() for method in METHODS)
-
-
 def _measure(recipe: Recipe, out: Path, *, device: str, reporters: list[Reporter]) -> DemoCounts:
     """Train one method into ``out``, or read the counts that an earlier call left there."""
     stored = out / _COUNTS
     if stored.exists():
         check_same_recipe(out, stored_recipe(out / "run.json"), recipe)
-        try:
-            return DemoCounts(**json.loads(stored.read_text()))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{stored} is damaged ({error}): delete it to train this method again") from None
+        return DemoCounts(**json.loads(stored.read_text()))
     for name in (LAST, BEST):  # an interrupted run has lost its watchers' counts: start over
         (out / name).unlink(missing_ok=True)
     flips, entropy = FlipWatcher(filters=dict([FILTER])), EntropyWatcher()

@@ -35,7 +35,7 @@ ITEMS = {
     "tab2": "items.tab2_convnets",
     "tab2-irnet": "items.tab2_convnets:IRNET",
     "tab2-kaiming": "items.tab2_convnets:KAIMING",
-    "tab2-tuned": "items.tab2_tuned",
+    "tab2-tuned": "items.tab2_convnets:TUNED_ITEM",
     "tab3": "items.tab3_imagenet",
     "tab3-tiny": "items.tab3_imagenet:TINY",
     "entropy": "items.entropy_or_mean",

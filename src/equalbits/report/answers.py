@@ -12,7 +12,7 @@ from torch import Tensor
 from equalbits.analysis import summarize
 from equalbits.data import DataError, Loader, spread
 from equalbits.recipes import DataSpec, dataset_of, last_weights, load_run
-from equalbits.report.run_tables import ReportTable
+from equalbits.report.tables import ReportTable
 
 #: Multiply-accumulates of one section, seconds on a CPU: a larger net answers fewer images, spread over the test set.
 MAX_MACS = 5e11

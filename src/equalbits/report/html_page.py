@@ -11,7 +11,7 @@ from equalbits._files import write_atomically
 from equalbits.report.charts import data_uri, suits_dark
 from equalbits.report.find_outputs import Entry, one_line, scan
 from equalbits.report.page_sections import SECTIONS, title_of
-from equalbits.report.run_tables import ReportTable
+from equalbits.report.tables import ReportTable
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -11,16 +11,17 @@ from equalbits._claim import Claim
 from equalbits._toml import flatten
 from equalbits.recipes import FREE, Comparison, RunRecord, own_settings
 from equalbits.report.answers import answers_of
-from equalbits.report.bit_tables import layer_bits, run_bits
 from equalbits.report.charts import Chart, Curve, dot_chart, line_chart
-from equalbits.report.comparison_table import ALT_TEXT, HEADER, describe_precision, failures, remarks, table_rows
+from equalbits.report.comparison import ALT_TEXT, HEADER, describe_precision, failures, remarks, table_rows
 from equalbits.report.find_outputs import Entry, Facts, RunFiles
-from equalbits.report.run_tables import (
+from equalbits.report.tables import (
     ReportTable,
     case_name,
     case_table,
     cases_of,
     epoch_table,
+    layer_bits,
+    run_bits,
     run_table,
     score_table,
     verdict,

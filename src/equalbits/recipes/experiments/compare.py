@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
-from equalbits.recipes.experiments.compared_methods import case_of, check_method, method_runs, train_methods
+from equalbits.recipes.experiments.compared_methods import (
+    case_of,
+    check_method,
+    method_runs,
+    train_methods,
+    tune_methods,
+)
 from equalbits.recipes.experiments.run_store import RunStore
 from equalbits.recipes.experiments.train_runs import Execution, check_one_process
-from equalbits.recipes.experiments.tuning import tune_methods
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import RunRecord, check_same_recipe, stored_recipe
@@ -109,7 +114,7 @@ def compare(
     """Train every method with every seed and write compare.json; finished runs are not run again.
 
     ``execution.stack`` nets of one method are trained at once: by default all seeds on a GPU and one on a CPU. With
-    ``tune``, each method first gets the learning rate that scores best on held-out training images (:mod:`.tuning`).
+    ``tune``, each method first gets the learning rate that scores best on held-out training images.
     """
     check_one_process("a comparison")
     out, seeds, methods = Path(out), list(dict.fromkeys(seeds)), list(dict.fromkeys(methods))
