@@ -128,18 +128,6 @@ def test_a_missing_source_is_reported_in_one_line(tmp_path, call):
     assert "does not exist" in errors
 
 
-def test_only_the_write_error_of_openvino_is_reported_as_a_full_disk(tmp_path):
-    (tmp_path / "net.xml").write_text("old")
-    with (
-        pytest.raises(ValueError, match=r"net\.xml cannot be written: free some space"),
-        replace_when_done(tmp_path / "net.xml"),
-    ):
-        raise RuntimeError("basic_ios::clear: iostream error")
-    with pytest.raises(RuntimeError, match="no plugin"), replace_when_done(tmp_path / "net.xml"):
-        raise RuntimeError("no plugin")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("net.xml", "old")]
-
-
 def test_both_files_of_openvino_are_named():
     assert written_files(Path("a/net.xml")) == f"{Path('a/net.xml')} and net.bin"
     assert written_files(Path("a/net.onnx")) == str(Path("a/net.onnx"))

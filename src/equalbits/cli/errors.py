@@ -11,24 +11,14 @@ from equalbits._extras import install_hint
 from equalbits._text import bounded, escape_control_chars
 from equalbits.cli.terminal import discard_output
 
-#: Optional package: the extra that installs it.
+#: Extra: the packages that it installs.
 _EXTRAS = {
-    "torch": "train",
-    "safetensors": "train",
-    "filelock": "train",
-    "pooch": "train",
-    "PIL": "images",
-    "matplotlib": "plot",
-    "jinja2": "plot",
-    "scipy": "plot",
-    "tensorboard": "tensorboard",
-    "onnx": "onnx",
-    "onnxruntime": "onnx",
-    "openvino": "openvino",
-    "ray": "ray",
-    "wandb": "wandb",
-    "starlette": "serve",
-    "uvicorn": "serve",
+    "train": ("torch", "safetensors", "filelock", "pooch"),
+    "plot": ("matplotlib", "jinja2", "scipy"),
+    "images": ("PIL",),
+    "serve": ("starlette", "uvicorn"),
+    "onnx": ("onnx", "onnxruntime"),
+    **{name: (name,) for name in ("tensorboard", "openvino", "ray", "wandb")},
 }
 
 _FILE_ERRORS = {
@@ -79,11 +69,10 @@ def one_line(error: BaseException) -> str:
 
 
 def _describe(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
-        package = {"PIL": "pillow"}.get(error.name, error.name)
-        return f"this needs {package}: {install_hint(_EXTRAS[error.name])}"
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"this needs the package {error.name}: pip install {error.name}"
+        package = {"PIL": "pillow"}.get(error.name, error.name)
+        extra = next((extra for extra, packages in _EXTRAS.items() if error.name in packages), "")
+        return f"this needs {package}: {install_hint(extra) if extra else f'pip install {package}'}"
     if is_out_of_memory(error):
         return "out of memory: lower data.batch_size, set accumulate=2, or use a smaller model"
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:

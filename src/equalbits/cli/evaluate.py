@@ -50,7 +50,9 @@ def run(options: argparse.Namespace) -> None:
         shares = {"accuracy": score.accuracy, "accuracy_top5": score.accuracy_top5}
         print(json.dumps({**asdict(score), **shares, **extra}))
     else:
-        say(f"{options.source} ({note}): {score}{_top5(score)}")
+        # With five classes or fewer every answer is in the top 5.
+        top5 = f"; top 5 {score.accuracy_top5:.2f} %" if score.correct_top5 < score.total else ""
+        say(f"{options.source} ({note}): {score}{top5}")
 
 
 def _evaluate_packed(path: Path, root: Path | None, options: argparse.Namespace) -> tuple["Score", str]:
@@ -61,8 +63,3 @@ def _evaluate_packed(path: Path, root: Path | None, options: argparse.Namespace)
     model = load_packed(path, threads=options.threads)
     dataset = images_with_classes(model, options.dataset, root)
     return evaluate(model, ByteBatches(model, dataset), progress=not options.json), dataset.name
-
-
-def _top5(score: "Score") -> str:
-    """Return the top-5 accuracy; nothing where it says no more than that there are few classes."""
-    return f"; top 5 {score.accuracy_top5:.2f} %" if score.correct_top5 < score.total else ""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from equalbits._text import unknown_name
-from equalbits.recipes import parse_values
+from equalbits.recipes import FREE, parse_values
 
 #: Name of a grid parameter to its values.
 Grid = Mapping[str, Sequence[Any]]
@@ -51,6 +51,11 @@ def _number(value: Any, name: str, item: str, like: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} of {item} is {value!r}: it must be a number, as in {name}={like}")
     return int(value) if isinstance(like, int) and float(value).is_integer() else float(value)
+
+
+def deciding_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings asked for that change a result."""
+    return {name: value for name, value in asked["settings"].items() if name not in FREE}
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -17,9 +17,9 @@ from equalbits._claim import HEADER, Claim
 from equalbits._files import write_atomically
 from equalbits._text import markdown_table, unknown_name
 from equalbits.paper.claims import correct
-from equalbits.paper.grid_parameters import Grid, split
+from equalbits.paper.grid_parameters import Grid, command, deciding_settings, split
 from equalbits.paper.measurement_cost import cost, count_trained, made_with
-from equalbits.recipes import FREE, Execution, check_kind, check_one_process, device_and_versions, lock_dir, pick_device
+from equalbits.recipes import Execution, check_kind, check_one_process, device_and_versions, lock_dir, pick_device
 
 #: Name of an item to its module, which is imported when it is needed, and its name there if not ITEM.
 ITEMS = {
@@ -171,13 +171,13 @@ def from_file(item: Item, path: Path) -> Iterator[None]:
         raise ValueError(f"{what}, perhaps of another version: delete it to measure again") from error
 
 
-def setting_in_words(item: Item, result: Mapping[str, Any]) -> str:
+def _describe_setting(item: Item, asked: Mapping[str, Any]) -> str:
     """Describe how a measurement differs from the paper's setting; empty where it does not."""
     if not item.needs:
         return ""
-    if result["quick"]:
+    if asked["quick"]:
         return "A quick measurement: small nets on the embedded Fashion-MNIST, not the paper's setting."
-    others = [f"{name}={value}" for name, value in _deciding(result["asked"])["settings"].items()]
+    others = [f"{name}={value}" for name, value in deciding_settings(asked).items()]
     return f"Not the paper's setting: it ran with {', '.join(others)}." if others else ""
 
 
@@ -200,7 +200,7 @@ def _write_claims(item: Item, claims: Sequence[Claim], result: Result, out: Path
     seeds = f"; seeds {', '.join(map(str, result['seeds']))}" if result.get("seeds") else ""
     paragraphs = [
         f"# {item.name}: {item.title}",
-        setting_in_words(item, result),
+        result.get("setting", ""),
         markdown_table(HEADER, [claim.cells() for claim in claims]) if claims else NO_CLAIM,
         f"{cost(result)}; {made_with(result)}{seeds}.",
         "\n".join(f"- {note}" for note in result.get("notes", [])),
@@ -243,9 +243,8 @@ def _known(item: Item, path: Path, options: Options) -> Result | None:
 
 def _deciding(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return options without settings that change no result; seeds count as a grid parameter."""
-    settings = {name: value for name, value in asked["settings"].items() if name not in FREE}
     seeds = {"seeds": asked["seeds"]} if asked["seeds"] else {}
-    return {"quick": asked["quick"], "settings": settings, "parts": {**asked["grid"], **seeds}}
+    return {"quick": asked["quick"], "settings": deciding_settings(asked), "parts": {**asked["grid"], **seeds}}
 
 
 def _measured(item: Item, out: Path, options: Options) -> Result:
@@ -257,7 +256,9 @@ def _measured(item: Item, out: Path, options: Options) -> Result:
         "item": item.name,
         "title": item.title,
         "quick": options.quick,
-        "asked": options.asked(),
+        "asked": (asked := options.asked()),
+        "setting": _describe_setting(item, asked),
+        "command": command(item.name, asked, out=str(out)),
         **device_and_versions(device),
         **({"device": ", ".join(nets["devices"])} if nets["devices"] else {}),
         "seconds": round(time.perf_counter() - began, 2),

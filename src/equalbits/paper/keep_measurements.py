@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from equalbits._files import write_atomically
+from equalbits.paper.grid_parameters import deciding_settings
 from equalbits.paper.item import Item, from_file, get_item, read_result
 from equalbits.paper.measurement_cost import cost, count_trained
-from equalbits.recipes import FREE
 
 #: Content of results/ITEM.json.
 Kept = Mapping[str, Any]
@@ -53,7 +53,7 @@ def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], 
     path = results / f"{item.name}.json"
     left_out: list[str] = []
     facts = {"trained": count_trained(folder), **result}
-    measured = {name: value for name, value in result.items() if name not in (*FACTS, "quick")}
+    measured = {name: value for name, value in result.items() if name not in (*FACTS, "quick", "setting", "command")}
     kept = {
         **{name: facts[name] for name in FACTS if name in facts},
         "measured": {name: _short(value, name, left_out) for name, value in measured.items()},
@@ -151,9 +151,7 @@ def covers(item: Item, kept: Kept, before: Kept) -> bool:
 
 def check_same_settings(item: Item, one: Kept, other: Kept) -> None:
     """Raise where two measurements ran with different settings."""
-    first, second = (
-        {name: value for name, value in kept["asked"]["settings"].items() if name not in FREE} for kept in (one, other)
-    )
+    first, second = (deciding_settings(kept["asked"]) for kept in (one, other))
     if first != second:
         both = f"results of {item.name} ran with different settings, {first} and {second}"
         way_out = f"measure with the same, or delete {item.name}.json, the older one, to replace it"

@@ -14,14 +14,13 @@ from equalbits._plotting import method_name
 from equalbits._statistics import Difference, Sample, holm, welch
 from equalbits._text import markdown_table
 from equalbits.paper.claims import CaseCounts, accuracy, score_of
-from equalbits.paper.grid_parameters import command, ranges
+from equalbits.paper.grid_parameters import command, deciding_settings, ranges
 from equalbits.paper.item import Item, get_item, list_items
 from equalbits.paper.item_runs import by_method
 from equalbits.paper.items.tab2_convnets import COMPARED
 from equalbits.paper.keep_measurements import Block, Kept, all_asked, blocks, keep_item
 from equalbits.paper.measurement_cost import cost, made_with
 from equalbits.paper.published_numbers import TABLE_2
-from equalbits.recipes import FREE
 
 _BENCHMARKS = (
     *("gpu-step", "gpu-step-pruned", "gpu-stack", "gpu-low-bits", "cpu-quantizer"),
@@ -146,7 +145,7 @@ def setting_differences(item: Item, kept: Kept) -> list[str]:
     """Describe how the measured parts differ from the paper's setting: fewer seeds, other settings."""
     seeds = len(kept.get("seeds", range(item.seeds)))
     words = [f"{item.seeds - seeds} of {item.seeds} seeds"] if seeds < item.seeds else []
-    others = [f"{name}={value}" for name, value in kept["asked"]["settings"].items() if name not in FREE]
+    others = [f"{name}={value}" for name, value in deciding_settings(kept["asked"]).items()]
     return words + ([f"the paper's setting: it ran with {', '.join(others)}"] if others else [])
 
 

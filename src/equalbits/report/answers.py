@@ -72,8 +72,10 @@ def answers_of(folder: Path) -> AnswerSection:
     wrong = (found.labels != found.answers).nonzero().flatten()
     worst = wrong[found.shares[wrong].argsort(descending=True, stable=True)][:_SHOWN]
     spread = torch.linspace(0, shown - 1, min(_SHOWN, shown)).long()
+    part = f"all {shown:,} test images" if shown == found.total else ""
+    images = part or f"{shown:,} of {found.total:,} test images, evenly spread"
     return AnswerSection(
-        note=_note(shown, found.total, len(wrong)),
+        note=f"Answers of the last epoch to {images}: {len(wrong):,} mistake{'s' * (len(wrong) != 1)}.",
         matrix=Matrix(classes, counts.tolist(), _accuracies(counts)) if len(classes) <= MATRIX_CLASSES else None,
         tables=[] if len(classes) <= MATRIX_CLASSES else _tables(counts, classes),
         samples=_pictures(found, spread, classes),
@@ -99,11 +101,6 @@ def _answer(folder: Path) -> _Answers:
             parts.append((pixels, labels, answers, logits.softmax(1).gather(1, answers[:, None])[:, 0]))
     images, labels, answers, shares = (torch.cat(each) for each in zip(*parts, strict=True))
     return _Answers(images, labels, answers, shares, len(dataset))
-
-
-def _note(shown: int, total: int, wrong: int) -> str:
-    images = f"all {total:,} test images" if shown == total else f"{shown:,} of {total:,} test images, evenly spread"
-    return f"Answers of the last epoch to {images}: {wrong:,} mistake{'s' * (wrong != 1)}."
 
 
 def _accuracies(counts: Tensor) -> list[float | None]:

@@ -1,7 +1,6 @@
 """Values of the templates: a function per kind of entry returns what its template shows."""
 
 import json
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +8,7 @@ from typing import NamedTuple
 from equalbits._claim import HEADER as CLAIM_HEADER
 from equalbits._claim import Claim
 from equalbits._toml import flatten
-from equalbits.recipes import FREE, Comparison, RunRecord, own_settings
+from equalbits.recipes import Comparison, RunRecord, own_settings
 from equalbits.report.answers import answers_of
 from equalbits.report.charts import Chart, Curve, dot_chart, line_chart
 from equalbits.report.comparison import ALT_TEXT, HEADER, describe_precision, failures, remarks, table_rows
@@ -46,7 +45,9 @@ def title_of(entry: Entry, folder: Path) -> str:
     if entry.kind == "compare" and facts:
         return f"Methods on {facts['recipe']}"
     if entry.kind == "sweep" and facts:
-        return f"Sweep of {facts['recipe']}{_methods(entry.runs)}"
+        found = list(dict.fromkeys(_method(run.record) for run in entry.runs if run.record))
+        methods = f" by {', '.join(found[:4])}{', …' if found[4:] else ''}" if found else ""
+        return f"Sweep of {facts['recipe']}{methods}"
     if entry.kind == "run" and entry.runs and (record := entry.runs[0].record):
         own = own_settings(record.recipe.as_dict())
         settings = {name: value for name, value in own.items() if name != "model.weight_quantizer"}
@@ -59,11 +60,6 @@ def title_of(entry: Entry, folder: Path) -> str:
 
 def _method(run: RunRecord) -> str:
     return run.recipe.model.weight_quantizer or "real weights"
-
-
-def _methods(runs: Sequence[RunFiles]) -> str:
-    found = list(dict.fromkeys(_method(run.record) for run in runs if run.record))
-    return f" by {', '.join(found[:4])}{', …' if found[4:] else ''}" if found else ""
 
 
 def _run(entry: Entry) -> dict[str, object]:
@@ -90,19 +86,15 @@ def _sweep(entry: Entry) -> dict[str, object]:
     facts = {**first, **entry.facts, "seeds": seeds, "command": _commands(finished), "seconds": None}
     facts["device"] = entry.facts.get("devices", first.get("device"))
     state = "the runs that ended are shown." if runs else "its learning rates are being tuned."
+    cases = cases_of(runs, entry.path).items()
+    scores = {name: [run.scored[0][1].accuracy for run in some] for name, some in cases}
     return {
         "state": "" if entry.facts else state,
         "cases": case_table(runs, entry.path),
-        "dots": [dot_chart("Test accuracy of the last epoch: a dot per seed, a line at the mean", _last_scores(entry))],
+        "dots": [dot_chart("Test accuracy of the last epoch: a dot per seed, a line at the mean", scores)],
         **_of_runs(runs, entry.path),
         "origin": _origin(facts, entry.facts.get("settings", {})),
     }
-
-
-def _last_scores(entry: Entry) -> dict[str, list[float]]:
-    """Return the accuracies after the last epoch, by case."""
-    cases = cases_of(entry.scored_runs, entry.path)
-    return {name: [run.scored[0][1].accuracy for run in some] for name, some in cases.items()}
 
 
 def _compare(entry: Entry) -> dict[str, object]:
@@ -124,16 +116,13 @@ def _compare(entry: Entry) -> dict[str, object]:
 
 def _item(entry: Entry) -> dict[str, object]:
     facts, asked = entry.facts, entry.facts["asked"]
-    settings = [f"{name}={_setting(value)}" for name, value in asked["settings"].items() if name not in FREE]
-    setting = f"Not the paper's setting: it ran with {', '.join(settings)}." if settings else ""
     origin = {
         **facts,
         "seeds": facts.get("seeds") or asked["seeds"],
         "seconds": max(facts["seconds"], facts.get("trained", {}).get("seconds", 0.0)),  # earlier calls trained, too
-        "command": _reproduce_command(facts, entry.path),
     }
     return {
-        "setting": "A quick measurement, not the paper's setting." if facts["quick"] else setting,
+        "setting": facts.get("setting", ""),
         "alt": f"{facts['item']}: {facts['title']}; the table says what it shows",
         "claims": _claim_table(entry.claims),
         "notes": facts.get("notes", []),
@@ -149,15 +138,6 @@ def _claim_table(claims: Sequence[Facts]) -> ReportTable:
         rows.append([*{**cells, "agrees": verdict(cells["agrees"], claim.agrees)}.values()])
     words = ("paper", "ours", "agrees", "decided by")
     return ReportTable("The paper's claims and ours", CLAIM_HEADER, rows, words, cards=True)
-
-
-def _reproduce_command(facts: Facts, out: Path) -> str:
-    asked = facts["asked"]
-    words = ["equalbits", "reproduce", facts["item"], *(["--quick"] if facts["quick"] else [])]
-    words += ["--seeds", ",".join(map(str, asked["seeds"]))] if asked["seeds"] else []
-    for name, value in {**asked["settings"], **asked["grid"]}.items():
-        words += ["--set", f"{name}={_setting(value)}"]
-    return shlex.join([*words, "--out", out.as_posix()])
 
 
 def _of_runs(runs: Sequence[RunFiles], within: Path) -> dict[str, object]:

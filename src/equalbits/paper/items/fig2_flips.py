@@ -130,10 +130,11 @@ def draw(result: Result, out: Path) -> None:
     for row, (method, found) in enumerate(result["methods"].items()):
         series = FlipSeries(**found["filter"])
         steps, (ups, downs), gap = series.steps, series.cumulative, series.difference
+        ends = f"difference: {max(map(abs, gap), default=0)} at most, {gap[-1] if gap else 0} in the end"
         named = (
             ("flips a step", method_name(method)),
             ("flips so far", method_name(method)),
-            ("to +1 less to −1", _describe_gap(gap)),
+            ("to +1 less to −1", ends.replace("-", "−")),
         )
         axes = [
             panel(figure, grid[row, at], x="step", y=y, title=title, sharey=first[at])
@@ -151,10 +152,6 @@ def draw(result: Result, out: Path) -> None:
             legend(axes[1], loc="upper left")
         first = [old or new for old, new in zip(first, axes, strict=True)]
     save_figure(figure, out, "fig2")
-
-
-def _describe_gap(gap: list[int]) -> str:
-    return f"difference: {max(map(abs, gap), default=0)} at most, {gap[-1] if gap else 0} in the end".replace("-", "−")
 
 
 ITEM = Item(
