@@ -64,8 +64,8 @@ def test_a_setting_that_the_item_varies_itself_is_refused(tmp_path, tiny):
         ("fig5", {"settings": {"model.options.batch_norm": True}}, r"model\.options\.batch_norm is set by fig5 itself"),
         ("tab1", {"settings": {"optimizer.tau": 0.1}}, r"optimizer\.tau is set by tab1 itself"),
         ("tab2-tuned", {"settings": {"data.hold_out": 10}}, r"data\.hold_out is set by tab2-tuned itself"),
-        ("fig5", {"quick": True, "grid": {"data": ["CIFAR-10"]}}, "a quick fig5 has data of its own"),
-        ("fig7", {"quick": True, "settings": {"nets": "VGG16 1/32"}}, "a quick fig7 has nets of its own"),
+        ("fig5", {"quick": True, "grid": {"data": ["CIFAR-10"]}}, "a quick measurement has data of its own"),
+        ("fig7", {"quick": True, "settings": {"nets": "VGG16 1/32"}}, "a quick measurement has nets of its own"),
     ],
 )
 def test_settings_that_an_item_would_ignore_are_refused(tmp_path, name, asked, words):

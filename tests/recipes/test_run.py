@@ -220,7 +220,7 @@ def test_a_missing_gpu_is_refused() -> None:
 
 def test_a_teacher_of_other_data_is_refused(done: Path, tmp_path: Path) -> None:
     recipe = own(**{"data.name": "synthetic:1x8x8:3:24", "distill.weight": 0.5})
-    with pytest.raises(ValueError, match="was trained on images of 1 channels and 4 classes, this data has 1 and 3"):
+    with pytest.raises(ValueError, match=r"was trained on 4 classes \(.*\), this data has 3 \("):
         run_recipe(recipe, tmp_path / "b", device="cpu", teacher=done)
 
 

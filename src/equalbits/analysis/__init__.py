@@ -8,7 +8,7 @@ from equalbits.analysis.callbacks import BitMeter as BitMeter
 from equalbits.analysis.callbacks import lightning_callback as lightning_callback
 from equalbits.analysis.callbacks import trainer_callback as trainer_callback
 from equalbits.analysis.layer_hooks import binary_layers as binary_layers
-from equalbits.analysis.summary import LayerSummary as LayerSummary
+from equalbits.analysis.packed_sizes import LayerSummary as LayerSummary
 from equalbits.analysis.summary import Summary as Summary
 from equalbits.analysis.summary import summarize as summarize
 from equalbits.analysis.watchers import EntropyWatcher as EntropyWatcher

@@ -18,15 +18,28 @@ Seen = dict[tuple[str, int], Tensor]
 
 
 @dataclass(kw_only=True)
-class LayerSize:
-    """Size of one layer. ``bits`` per weight and ``entropy`` (mean over filters) are None without binary weights."""
+class LayerSummary:
+    """Size and cost of one layer.
 
-    symbols: int
-    bits: int | None
+    ``bits`` per weight and ``entropy`` (mean over filters) are None without binary weights. MACs (multiply-accumulates)
+    are per example.
+    """
+
+    symbols: int = 0
+    bits: int | None = None
     real: int
     packed_bytes: int
     float32_bytes: int
-    entropy: float | None
+    entropy: float | None = None
+    name: str
+    kind: str
+    output: tuple[int, ...] | None = None
+    calls: int = 0
+    binary_macs: int = 0
+    mixed_macs: int = 0
+    real_macs: int = 0
+    constant_input: bool = False
+    weight_read: bool = False
 
 
 def layers_with_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -38,8 +51,8 @@ def layers_with_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 @torch.no_grad()
-def layer_size(layer: nn.Module, seen: Seen) -> LayerSize:
-    """Return the size of ``layer`` without the tensors in ``seen``, and add its own: shared tensors count once.
+def layer_size(name: str, layer: nn.Module, seen: Seen) -> LayerSummary:
+    """Return the size of a layer without the tensors in ``seen``, and add its own: shared tensors count once.
 
     A packed file takes ⌈D/8⌉ bytes for the ``D`` symbols of a filter. It takes twice that if some are 0 (sign bits and
     mask bits) or if −1 and +1 differ in magnitude (two bit planes), and once for each base of ABC-Net. It takes 4 bytes
@@ -47,11 +60,12 @@ def layer_size(layer: nn.Module, seen: Seen) -> LayerSize:
     quantizer. A batch norm is packed as a gain and a shift per channel (see :func:`folds_batch_norm`). State that only
     training needs (latents, scores, training progress) takes none.
     """
+    kind = type(layer).__name__
     if not isinstance(layer, BinaryLayer):
         real = _count_new(_saved_tensors(layer), seen)
         packed = min(real, 2 * layer.num_features) if isinstance(layer, _BatchNorm) else real
         packed = 2 * real if isinstance(layer, RSign) else packed
-        return LayerSize(symbols=0, bits=None, real=real, packed_bytes=4 * packed, float32_bytes=4 * real, entropy=None)
+        return LayerSummary(name=name, kind=kind, real=real, packed_bytes=4 * packed, float32_bytes=4 * real)
     others = [tensor for tensor in _saved_tensors(layer) if tensor is not layer.weight and tensor is not layer.scale]
     real, inputs, packed_inputs = _count_new(others, seen), 0, 0
     if layer.input_quantizer is not None:
@@ -66,7 +80,9 @@ def layer_size(layer: nn.Module, seen: Seen) -> LayerSize:
     packed = bits * len(symbols) * -(-symbols.shape[1] // 8) if new else 0
     packed += 4 * (real + scales + packed_inputs)
     mean = float(filter_entropy(symbols).nanmean())
-    return LayerSize(
+    return LayerSummary(
+        name=name,
+        kind=kind,
         symbols=new,
         bits=bits,
         real=real + scales + inputs,

@@ -7,26 +7,11 @@ from torch import Tensor, nn
 
 from equalbits._text import format_table, html_table, size_ratio, used_columns
 from equalbits.analysis.layer_hooks import device_and_dtype, first_tensor, observe_calls
-from equalbits.analysis.packed_sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
+from equalbits.analysis.packed_sizes import LayerSummary, Seen, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer, check_module, watch_calls
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-
-
-@dataclass(kw_only=True)
-class LayerSummary(LayerSize):
-    """Size and cost of one layer. MACs (multiply-accumulates) are per example."""
-
-    name: str
-    kind: str
-    output: tuple[int, ...] | None = None
-    calls: int = 0
-    binary_macs: int = 0
-    mixed_macs: int = 0
-    real_macs: int = 0
-    constant_input: bool = False
-    weight_read: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,9 +130,7 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
 
     with observe_calls(model, layers, observer):
         # Measured in eval mode, as packing does: in training mode some methods draw their weights at random.
-        for name, layer in layers.items():
-            size = asdict(layer_size(layer, seen))
-            rows[name] = LayerSummary(name=name, kind=type(layer).__name__, **size)
+        rows |= {name: layer_size(name, layer, seen) for name, layer in layers.items()}
         try:
             with watch_calls(model) as observed:
                 model(inputs)

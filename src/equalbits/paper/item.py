@@ -86,7 +86,6 @@ class Item:
     - ``claims(result)``: compare them with the paper, a row per claim; :meth:`compare` corrects the tests of all rows
     - ``needs``: data sets of the full version; empty where there are none
     - ``grid``: grid parameters and their values
-    - ``full_only``: grid parameters that a quick measurement does not accept
     - ``uneven``: grid parameters, such as nets and methods, that may be combined in part only
     - ``seeds``: number of seeds; 0 where nothing is trained
     - ``watched``: each net is trained once, with watchers
@@ -100,7 +99,6 @@ class Item:
     draw: Callable[[Result, Path], None]
     claims: Callable[[Result], list[Claim]]
     grid: Grid = field(default_factory=dict)
-    full_only: Sequence[str] = ()
     uneven: tuple[str, ...] = ()
     seeds: int = 1
     watched: bool = False
@@ -219,9 +217,6 @@ def _check(item: Item, options: Options) -> None:
     for name in item.decides:
         if name in options.settings:
             raise ValueError(f"{name} is set by {item.name} itself: leave --set {name}={options.settings[name]} out")
-    for name in item.full_only if options.quick else ():
-        if name in options.grid:
-            raise ValueError(f"a quick {item.name} has {name} of its own: leave --set {name}=… out, or --quick")
 
 
 def _known(item: Item, path: Path, options: Options) -> Result | None:

@@ -52,6 +52,8 @@ def item_recipes(
     nets: Mapping[str, str], options: Options, *, quick: Mapping[str, Recipe], part: str = "nets"
 ) -> dict[str, Recipe]:
     """Return the recipes of the nets that the grid parameter ``part`` asks for, or the ``quick`` ones."""
+    if options.quick and part in options.grid:
+        raise ValueError(f"a quick measurement has {part} of its own: leave --set {part}=… out, or --quick")
     return dict(quick) if options.quick else {net: get_recipe(nets[net]) for net in options.grid.get(part, nets)}
 
 

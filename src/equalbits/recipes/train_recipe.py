@@ -71,7 +71,7 @@ def run_recipe(
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
     device, root, out = pick_device(str(device)), Path(root) if root else None, Path(out)
     check_kind(out, "run")
-    new, init_from, started = not out.exists(), recipe.model.init_from, (out / LAST).exists()
+    new, started = not out.exists(), (out / LAST).exists()
     with process_group(device) as place, ExitStack() as at_exit:
         if device == "cuda" and place.world_size > 1:
             device = f"cuda:{place.local_rank}"
@@ -89,15 +89,13 @@ def run_recipe(
             if new:
                 at_exit.enter_context(removed_on_failure(out))
         changes = check_run_dir(out, recipe, images, allow_changes=allow_changes)
-        distill = recipe.train.distill
-        if not teacher and distill.needs_teacher and distill.teacher:
-            teacher = _earlier_run(distill.teacher, teacher_out or out / "teacher", recipe, root, device)
-        if init_from and not started:
-            if init_from.startswith(("timm:", "zoo:")) or init_from.endswith(".safetensors"):
-                logging.getLogger("equalbits").warning("%s: %s", init_from, load_real(model, init_from))
-            else:
-                init = _earlier_run(init_from, out / "init", recipe, root, device, teacher)
-                _load_initial_weights(model, init, images)
+        teacher = teacher or _teacher_dir(recipe, teacher_out or out / "teacher", root, device)
+        init_from = recipe.model.init_from if not started else ""
+        if init_from.startswith(("timm:", "zoo:")) or init_from.endswith(".safetensors"):
+            logging.getLogger("equalbits").warning("%s: %s", init_from, load_real(model, init_from))
+        elif init_from:
+            init = _earlier_run(init_from, out / "init", recipe, root, device, teacher)
+            _load_initial_weights(model, init, images)
         model.to(device)
         teacher_model = _load_model(teacher, images).to(device) if teacher else None
 
@@ -122,16 +120,20 @@ def run_recipe(
             resume=Resume({"recipe": recipe.as_dict()}, allow_changes, changes),
         )
         if place.is_writer:
-            written = None
-            with suppress(FileNotFoundError, CheckpointError):
-                written = RunRecord.read(out / "run.json")
-            # The record of a finished run stays, unless it was trained longer since.
-            if written is None or written.diverged or (written.last and written.last.epoch < len(history.epochs)):
-                seconds = sum(record.seconds for record in history.epochs)
-                more = {"processes": place.world_size, "changes": read_metadata(out / LAST).get("changes", [])}
-                record = RunRecord.of(recipe, device, history, seconds, **more)
-                write_atomically(out / "run.json", record.as_json())
+            _write_record(TrainedRun(recipe, model, history, out), device, processes=place.world_size)
         return TrainedRun(recipe, model, history, out)
+
+
+def _write_record(run: TrainedRun, device: str, *, processes: int) -> None:
+    """Write run.json; the record of a finished run stays, unless it was trained longer since."""
+    path, epochs = run.out / "run.json", run.history.epochs
+    with suppress(FileNotFoundError, CheckpointError):
+        written = RunRecord.read(path)
+        if written.scored and written.scored[0][0].epoch >= len(epochs):
+            return
+    more = {"processes": processes, "changes": read_metadata(run.out / LAST).get("changes", [])}
+    seconds = sum(epoch.seconds for epoch in epochs)
+    write_atomically(path, RunRecord.of(run.recipe, device, run.history, seconds, **more).as_json())
 
 
 def evaluate_run(
@@ -182,10 +184,15 @@ def _is_finished_without_checkpoint(out: Path, recipe: Recipe) -> bool:
 
 def trained_teacher(recipe: Recipe, out: Path, images: DataSpec, *, root: Path | None, device: str) -> nn.Module | None:
     """Return the teacher that a recipe names, trained into ``out`` if it is a recipe; None without distillation."""
+    teacher = _teacher_dir(recipe, out, root, device)
+    return _load_model(teacher, images).to(device) if teacher else None
+
+
+def _teacher_dir(recipe: Recipe, out: Path, root: Path | None, device: str) -> Path | None:
     distill = recipe.train.distill
     if not (distill.needs_teacher and distill.teacher):
         return None
-    return _load_model(_earlier_run(distill.teacher, out, recipe, root, device), images).to(device)
+    return _earlier_run(distill.teacher, out, recipe, root, device)
 
 
 def images_of(recipe: Recipe) -> dict[str, Any]:
@@ -218,11 +225,7 @@ def _load_initial_weights(model: nn.Module, folder: Path, images: DataSpec) -> N
 
 def _load_model(folder: Path, images: DataSpec) -> nn.Module:
     """Load the model of a finished run; refuse one trained on other images."""
-    model = load_run(folder).model
-    known = DataSpec.read(folder / "model.json")
-    if (known.classes, known.channels) != (images.classes, images.channels):
-        raise ValueError(
-            f"the net in {folder} was trained on images of {known.channels} channels and {len(known.classes)} "
-            f"classes, this data has {images.channels} and {len(images.classes)}: use one of the same data"
-        )
-    return model
+    run = load_run(folder)
+    if other := DataSpec.read(folder / "model.json").difference(images):
+        raise ValueError(f"the net in {folder} was trained on {other}: use one of the same data")
+    return run.model

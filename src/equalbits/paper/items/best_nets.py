@@ -128,7 +128,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"nets": tuple(NETS)},
-    full_only=("nets",),
     uneven=("seeds", "nets"),
     seeds=SEEDS,
 )

@@ -102,7 +102,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"data": tuple(DATA), "forms": tuple(FORMS), "p_pos": SHARES},
-    full_only=("data",),
     uneven=("seeds", "data", "forms"),
     seeds=SEEDS,
     decides=("model.options.batch_norm",),

@@ -94,7 +94,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"nets": tuple(NETS), "model.weight_quantizer": COMPARED},
-    full_only=("nets",),
     uneven=("seeds", "model.weight_quantizer", "nets"),
     seeds=SEEDS,
     decides=("model.input_quantizer",),

@@ -180,7 +180,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"nets": tuple(NETS), "sparsity": SPARSITIES, "rules": tuple(RULES)},
-    full_only=("nets",),
     uneven=("nets", "rules"),
     seeds=SEEDS,
     decides=("optimizer.lr", "model.init"),

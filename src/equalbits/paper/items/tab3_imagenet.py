@@ -144,7 +144,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"nets": tuple(NETS)},
-    full_only=("nets",),
 )
 TINY = replace(
     ITEM,
