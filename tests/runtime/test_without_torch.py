@@ -73,7 +73,7 @@ def test_commands_that_need_no_torch_run(tmp_path: Path) -> None:
     [
         ["train", "fashion-conv2"],
         ["demo"],
-        ["evaluate", "runs/a"],
+        ["evaluate", "."],
         ["reproduce", "fig6"],
         ["pack", "runs/a", "net.ebits"],
         ["list"],

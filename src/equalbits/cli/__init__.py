@@ -1,6 +1,7 @@
 """The command ``equalbits``: each subcommand is the module of its name, with ``add_arguments`` and ``run``.
 
-Torch is imported inside ``run``, so that ``--help`` is quick.
+Packages are loaded at their first use, as ``eb.recipes``, so that ``--help`` is quick and what needs no torch runs
+without it.
 """
 
 from equalbits.cli.commands import COMMANDS as COMMANDS

@@ -2,12 +2,10 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import equalbits as eb
 from equalbits.cli.terminal import say
-
-if TYPE_CHECKING:
-    from equalbits.training import ProgressBar
 
 
 def add_data(parser: argparse.ArgumentParser, *, default: str = "$EQUALBITS_DATA, else ~/.cache/equalbits") -> None:
@@ -70,7 +68,7 @@ def add_json(parser: argparse.ArgumentParser, *, text: str = "print one JSON obj
     parser.add_argument("--json", action="store_true", help=text)
 
 
-def execution_options(options: argparse.Namespace, bar: "ProgressBar") -> dict[str, Any]:
+def execution_options(options: argparse.Namespace, bar: "eb.training.ProgressBar") -> dict[str, Any]:
     """Return the fields of :class:`~equalbits.recipes.Execution` that a command was given."""
     if options.stack is not None and options.stack < 1:
         raise ValueError(f"--stack {options.stack} must be at least 1")

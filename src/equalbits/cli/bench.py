@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import equalbits as eb
 from equalbits._text import escape_control_chars
 from equalbits.cli.arguments import add_json
 from equalbits.cli.errors import is_out_of_memory
@@ -18,8 +19,6 @@ from equalbits.cli.terminal import say
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from equalbits.runtime import Network
 
 Call = Callable[[], object]
 
@@ -42,9 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print time per image, throughput, file size and peak memory."""
-    from equalbits.runtime import MAX_THREADS
 
-    for name, least, most in (("threads", 1, MAX_THREADS), ("batch", 1, None), ("seconds", 0, 3600)):
+    for name, least, most in (("threads", 1, eb.runtime.MAX_THREADS), ("batch", 1, None), ("seconds", 0, 3600)):
         value = getattr(options, name)
         if not value >= least:
             raise ValueError(f"--{name} {value:g} must be at least {least}")
@@ -60,10 +58,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    from equalbits.runtime import find_packed, read_network
 
-    path = find_packed(options.file)
-    network = read_network(path)
+    path = eb.runtime.find_packed(options.file)
+    network = eb.runtime.read_network(path)
     try:
         images = random_inputs(network, options.batch)
     except ValueError:  # more elements than numpy can index
@@ -90,8 +87,9 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     return facts
 
 
-def random_inputs(network: "Network", count: int) -> "NDArray[np.float32]":
+def random_inputs(network: "eb.runtime.Network", count: int) -> "NDArray[np.float32]":
     """Return images, or named inputs end to end: ids in their range, and normal numbers."""
+
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -105,17 +103,18 @@ def random_inputs(network: "Network", count: int) -> "NDArray[np.float32]":
     return images
 
 
-def _make_call(network: "Network", images: "NDArray[np.float32]", options: argparse.Namespace) -> tuple[str, Call]:
+def _make_call(
+    network: "eb.runtime.Network", images: "NDArray[np.float32]", options: argparse.Namespace
+) -> tuple[str, Call]:
     """Return the name of the engine, and a function that runs the batch once."""
-    from equalbits.runtime import NativeEngine, PackedModel, native
 
     if options.engine in ("auto", "numpy"):
-        model = PackedModel(network, threads=options.threads, engine=options.engine)
+        model = eb.runtime.PackedModel(network, threads=options.threads, engine=options.engine)
         return model.engine, lambda: model.run_batch(images) if network.inputs else model(images)
-    available = [] if native.BUILT is None else native.BUILT.instruction_sets()
+    available = [] if eb.runtime.native.BUILT is None else eb.runtime.native.BUILT.instruction_sets()
     if options.engine not in available:
         raise ValueError(f"--engine {options.engine}: this machine supports {', '.join(['auto', *available, 'numpy'])}")
-    engine = NativeEngine(network, options.engine)
+    engine = eb.runtime.NativeEngine(network, options.engine)
     return f"native ({options.engine})", lambda: engine(images, options.threads)
 
 
@@ -138,14 +137,15 @@ _OPERANDS = {"CONV_BITS": "1×1 bit", "CONV_SIGNED": "1×32 bit", "LINEAR_BYTES"
 _OPERANDS["CONV_INT8"] = "8×8 bit"
 
 
-def _time_layers(network: "Network", image: "NDArray[np.float32]", engine: str, seconds: float) -> list[dict[str, Any]]:
+def _time_layers(
+    network: "eb.runtime.Network", image: "NDArray[np.float32]", engine: str, seconds: float
+) -> list[dict[str, Any]]:
     """Return the milliseconds of each step on one thread: the minimum over rounds, since noise only adds time.
 
     A step is named by its layer if it has weights, else by its kind.
     """
-    from equalbits.runtime import NativeEngine
 
-    plan = NativeEngine(network, engine[len("native (") : -1])
+    plan = eb.runtime.NativeEngine(network, engine[len("native (") : -1])
     rounds: list[list[float]] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(rounds) < 3:

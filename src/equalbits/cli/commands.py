@@ -7,7 +7,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import NoReturn
 
-from equalbits import __version__
+import equalbits as eb
 from equalbits._text import nearest_name
 from equalbits.cli.errors import run_reporting_errors
 from equalbits.cli.terminal import ignore_closed_terminal
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(options, action.dest, None) == "" != action.default:  # such as an unset shell variable
             subparser.error(f"argument {'/'.join(action.option_strings) or action.metavar}: the value is empty")
     if options.version:
-        return run_reporting_errors(parser.prog, lambda: print(f"equalbits {__version__}"))
+        return run_reporting_errors(parser.prog, lambda: print(f"equalbits {eb.__version__}"))
     if options.command is None:
         parser.print_help()
         return 0
@@ -112,7 +112,7 @@ def _suggestion(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
 def _setting_named(name: str) -> str | None:
     """Return the path of a recipe's setting, such as ``optimizer.lr`` for ``lr``."""
     try:
-        from equalbits.recipes import Recipe
+        known = eb.recipes.Recipe.declarations()
     except ImportError:  # without torch
         return None
-    return next((path for path in Recipe.declarations() if name in (path, path.rpartition(".")[2])), None)
+    return next((path for path in known if name in (path, path.rpartition(".")[2])), None)

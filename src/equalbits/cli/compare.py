@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+import equalbits as eb
 from equalbits._extras import require_matplotlib
 from equalbits._files import write_atomically
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
@@ -41,12 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, plot, and print the table."""
     from equalbits.cli.sweep import parse_seeds
-    from equalbits.recipes import Execution, compare, find_recipe, parse_methods, parse_settings
     from equalbits.report import describe_precision, draw_comparison, markdown, text_table
-    from equalbits.training import ProgressBar
 
     require_matplotlib()
-    settings = parse_settings(options.settings)
+    settings = eb.recipes.parse_settings(options.settings)
     for name, instead in (("seed", "--seeds"), ("model.weight_quantizer", "--methods")):
         if name in settings:
             raise ValueError(f"--set {name}={settings[name]}: use {instead} {settings[name]}")
@@ -58,16 +57,16 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--tune {options.tune}: give learning rates, such as 0.03,0.1,0.3")
     if rates and "optimizer.lr" in settings:
         raise ValueError(f"--set optimizer.lr={settings['optimizer.lr']} and --tune: omit one of them")
-    recipe = find_recipe(options.recipe).with_settings(settings)
+    recipe = eb.recipes.find_recipe(options.recipe).with_settings(settings)
     out = Path(options.out or f"runs/{recipe.name}")
-    with ProgressBar(title="compare", quiet=options.json) as bar:
-        comparison = compare(
+    with eb.training.ProgressBar(title="compare", quiet=options.json) as bar:
+        comparison = eb.recipes.compare(
             recipe,
             out,
-            methods=parse_methods(options.methods),
+            methods=eb.recipes.parse_methods(options.methods),
             seeds=parse_seeds(options.seeds),
             tune=rates,
-            execution=Execution(**execution_options(options, bar)),
+            execution=eb.recipes.Execution(**execution_options(options, bar)),
         )
     write_atomically(out / "compare.md", markdown(comparison).encode())
     draw_comparison(comparison, out)

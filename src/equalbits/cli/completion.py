@@ -2,6 +2,8 @@
 
 import argparse
 
+import equalbits as eb
+
 _SHELLS = ("bash", "zsh", "fish", "tcsh")
 #: Shell functions that complete the name of a recipe or a file.
 _RECIPES = {
@@ -42,8 +44,6 @@ def run(options: argparse.Namespace) -> None:
 def _names() -> tuple[list[str], list[str]]:
     """Return the names of recipes and of items to reproduce; none without torch."""
     try:
-        from equalbits.paper import list_items
-        from equalbits.recipes import list_recipes
+        return eb.recipes.list_recipes(), [*eb.paper.list_items(), "all"]
     except ImportError:
         return [], []
-    return list_recipes(), [*list_items(), "all"]

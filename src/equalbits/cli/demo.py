@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+import equalbits as eb
 from equalbits.cli.arguments import add_device, add_json
 from equalbits.cli.terminal import print_table, say
 
@@ -17,25 +18,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train the methods, plot, and print the table."""
-    from equalbits.paper import demo_recipe, demo_summary, demo_table, pack_demo, run_demo
-    from equalbits.training import InterruptedTraining, ProgressBar
 
-    out, recipe = Path(options.out), demo_recipe(epochs=options.epochs)
-    with ProgressBar(title="demo", quiet=options.json) as bar:
+    out, recipe = Path(options.out), eb.paper.demo_recipe(epochs=options.epochs)
+    with eb.training.ProgressBar(title="demo", quiet=options.json) as bar:
         try:
-            measured = run_demo(out, recipe=recipe, device=options.device, reporters_for=bar.start_run)
-        except InterruptedTraining as interrupted:
+            measured = eb.paper.run_demo(out, recipe=recipe, device=options.device, reporters_for=bar.start_run)
+        except eb.training.InterruptedTraining as interrupted:
             bar.close()
             kept = "finished methods are kept, the current one restarts"
             say(f"equalbits demo: interrupted; {kept}: run the same command to resume", error=True)
             return 128 + interrupted.signal_number
-    packed = pack_demo(out / "bihalf", out / "bihalf.ebits")
+    packed = eb.paper.pack_demo(out / "bihalf", out / "bihalf.ebits")
     if options.json:
         print(json.dumps([vars(each) for each in measured]))
         return 0
-    rows = demo_table(measured)
+    rows = eb.paper.demo_table(measured)
     print_table([*rows[0]], [[*row.values()] for row in rows], right=[*rows[0]][1:])
-    for line in demo_summary(measured):
+    for line in eb.paper.demo_summary(measured):
         say(line)
     say(packed)
     say(f"plot: {out / 'demo.png'}    report: {out / 'report.html'}    try it: {out / 'classifier.html'}")

@@ -4,14 +4,11 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import equalbits as eb
 from equalbits.cli.arguments import add_data, add_device, add_json, add_which
 from equalbits.cli.pack import check_source
 from equalbits.cli.terminal import say
-
-if TYPE_CHECKING:
-    from equalbits.training import Score
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate a run or a packed file, and print its score."""
-    from equalbits.recipes import evaluate_run, unfinished_epoch
-    from equalbits.runtime import find_packed
 
     extra: dict[str, object]
-    source, root = find_packed(options.source), Path(options.data) if options.data else None
+    source, root = eb.runtime.find_packed(options.source), Path(options.data) if options.data else None
     check_source(source, options.which)
     if source.is_file():
         score, data = _evaluate_packed(source, root, options)
@@ -41,8 +36,10 @@ def run(options: argparse.Namespace) -> None:
     else:
         if options.dataset:
             raise ValueError(f"--dataset {options.dataset}: a run has its own data set; omit --dataset")
-        score = evaluate_run(source, root=root, device=options.device, which=options.which, progress=not options.json)
-        unfinished = unfinished_epoch(source)
+        score = eb.recipes.evaluate_run(
+            source, root=root, device=options.device, which=options.which, progress=not options.json
+        )
+        unfinished = eb.recipes.unfinished_epoch(source)
         note = f"{options.which} epoch"
         note += f"; not finished: epoch {unfinished[0]} of {unfinished[1]}" if unfinished else ""
         extra = {"finished": unfinished is None}
@@ -55,11 +52,8 @@ def run(options: argparse.Namespace) -> None:
         say(f"{options.source} ({note}): {score}{top5}")
 
 
-def _evaluate_packed(path: Path, root: Path | None, options: argparse.Namespace) -> tuple["Score", str]:
-    from equalbits.recipes import ByteBatches, images_with_classes
-    from equalbits.runtime import load_packed
-    from equalbits.training import evaluate
+def _evaluate_packed(path: Path, root: Path | None, options: argparse.Namespace) -> tuple["eb.training.Score", str]:
 
-    model = load_packed(path, threads=options.threads)
-    dataset = images_with_classes(model, options.dataset, root)
-    return evaluate(model, ByteBatches(model, dataset), progress=not options.json), dataset.name
+    model = eb.runtime.load_packed(path, threads=options.threads)
+    dataset = eb.recipes.images_with_classes(model, options.dataset, root)
+    return eb.training.evaluate(model, eb.recipes.ByteBatches(model, dataset), progress=not options.json), dataset.name

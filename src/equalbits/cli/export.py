@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import equalbits as eb
 from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
 from equalbits.cli.bench import random_inputs
 from equalbits.cli.pack import check_source, export_packed, pack_run, replace_when_done, written_files
@@ -18,8 +19,6 @@ from equalbits.cli.terminal import say
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from equalbits.runtime import CSizes, PackedModel
 
     Call = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
@@ -44,9 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the network for another runtime, run it there, and compare the logits with the packed network's."""
-    from equalbits.runtime import find_packed, load_packed
 
-    source, path, to = find_packed(options.source), *_target(options)
+    source, path, to = eb.runtime.find_packed(options.source), *_target(options)
     check_source(source, options.which)
     if to != "c" and (options.max_flash is not None or options.max_ram is not None):
         raise ValueError("--max-flash and --max-ram are for C: give a file such as net.c, or leave them out")
@@ -59,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
         for name in ("rest", "linear_inputs", "activations"):
             if (value := getattr(options, name)) != "float32":
                 raise ValueError(f"--{name.replace('_', '-')} {value}: {source} is packed already; give its run")
-        packed = load_packed(source)
+        packed = eb.runtime.load_packed(source)
     limits = {"max_flash": options.max_flash, "max_ram": options.max_ram}
     size, memory, verdict = export_verified(packed, source, path, to, **limits)
     if options.json:
@@ -69,24 +67,25 @@ def run(options: argparse.Namespace) -> None:
     say(describe_export(path, to, size, memory, verdict))
 
 
-def describe_export(path: Path, to: str, size: int, memory: "CSizes | None", verdict: str) -> str:
+def describe_export(path: Path, to: str, size: int, memory: "eb.runtime.CSizes | None", verdict: str) -> str:
     """Return the line that ``export`` and ``pack`` print on the files of another runtime."""
     facts = [f"{KIND[to]}, {size:,} bytes", *([str(memory)] if memory else []), verdict]
     return f"{written_files(path)}: {'; '.join(facts)}{'; batch size 1 only' if to == 'openvino' else ''}"
 
 
 def export_verified(
-    packed: "PackedModel", source: Path, path: Path, to: str, **limits: int | None
-) -> "tuple[int, CSizes | None, str]":
+    packed: "eb.runtime.PackedModel", source: Path, path: Path, to: str, **limits: int | None
+) -> "tuple[int, eb.runtime.CSizes | None, str]":
     """Write the file and compare its logits; return its bytes, the memory that C takes, and how they compare.
 
     A web page holds the stored test images where ``source`` is an entry of the zoo.
     """
-    from equalbits.runtime import stored_images, web_page
 
     with replace_when_done(path) as temporary:
         if to == "web":
-            page = web_page(packed, title=source.resolve().stem, examples=stored_images(source)).encode()
+            page = eb.runtime.web_page(
+                packed, title=source.resolve().stem, examples=eb.runtime.stored_images(source)
+            ).encode()
             temporary.write_bytes(page)
             return len(page), None, "open it in a browser, nothing is fetched"
         size, memory = export_packed(packed, temporary, **limits)
@@ -157,11 +156,10 @@ def _load_c(path: Path) -> "Call | None":
     return call
 
 
-def _verify(packed: "PackedModel", exported: "Call", *, to: str = "onnx") -> str:
+def _verify(packed: "eb.runtime.PackedModel", exported: "Call", *, to: str = "onnx") -> str:
     """Return how closely the logits agree; raise if they do not. Sums are rounded in another order there."""
-    import numpy as np
 
-    from equalbits.runtime import PackedModel
+    import numpy as np
 
     network, reference, note = packed.network, packed, ""
     if to != "c" and any(operation.settings.get("input_bits", 32) != 32 for operation in network.operations):
@@ -172,7 +170,7 @@ def _verify(packed: "PackedModel", exported: "Call", *, to: str = "onnx") -> str
             else operation
             for operation in network.operations
         )
-        reference = PackedModel(replace(network, operations=operations))
+        reference = eb.runtime.PackedModel(replace(network, operations=operations))
         note = " before it rounds inputs of linear layers"
     images = random_inputs(network, _IMAGES)[:, None]
     if to == "c" and network.mean is not None:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import equalbits as eb
 from equalbits.cli.arguments import add_json, add_which
 from equalbits.cli.pack import check_source
 from equalbits.cli.terminal import say
@@ -19,9 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the layers, then the audit of their shares of +1."""
-    from equalbits.runtime import find_packed
 
-    path = find_packed(options.source)
+    path = eb.runtime.find_packed(options.source)
     check_source(path, options.which)
     if path.is_file():
         _inspect_packed(path, options.source, as_json=options.json)
@@ -30,16 +30,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _inspect_run(out: Path, options: argparse.Namespace) -> None:
-    from equalbits.analysis import Audit, audit, summarize
-    from equalbits.nn import BinaryLayer
-    from equalbits.recipes import DataSpec, load_run
 
-    run = load_run(out, which=options.which)
+    run = eb.recipes.load_run(out, which=options.which)
     recipe, model = run.recipe, run.model
-    images = DataSpec.read(out / "model.json")
-    summary = summarize(model, (1, images.channels, images.size, images.size))
-    binary = any(isinstance(layer, BinaryLayer) for layer in model.modules())
-    report = audit(model) if binary else Audit(())
+    images = eb.recipes.DataSpec.read(out / "model.json")
+    summary = eb.analysis.summarize(model, (1, images.channels, images.size, images.size))
+    binary = any(isinstance(layer, eb.nn.BinaryLayer) for layer in model.modules())
+    report = eb.audit(model) if binary else eb.analysis.Audit(())
     if options.json:
         print(json.dumps({"recipe": recipe.as_dict(), "summary": summary.as_dict(), "audit": report.as_dict()}))
     else:

@@ -7,14 +7,11 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
+import equalbits as eb
 from equalbits._text import format_table, terminal_width
 from equalbits.cli.arguments import add_json
 from equalbits.cli.descriptions import DESCRIPTIONS
-
-if TYPE_CHECKING:
-    from equalbits.recipes import Table
 
 _KINDS = ("recipes", "models", "methods", "compare-only", "inputs", "data", "zoo")
 
@@ -34,19 +31,16 @@ def run(options: argparse.Namespace) -> None:
     if options.settings:
         _print_settings(options)
     elif options.show:
-        from equalbits.recipes import find_recipe
-
-        recipe = find_recipe(options.show)
+        recipe = eb.recipes.find_recipe(options.show)
         print(json.dumps(recipe.as_dict()) if options.json else recipe.to_toml(), end="\n" if options.json else "")
     else:
         _print_names(options)
 
 
 def _print_names(options: argparse.Namespace) -> None:
-    from equalbits.runtime import list_zoo
 
     known = {} if options.kind == "zoo" else descriptions()
-    known["zoo"] = {f"zoo:{name}": "" for name in list_zoo()}
+    known["zoo"] = {f"zoo:{name}": "" for name in eb.runtime.list_zoo()}
     kinds = [options.kind] if options.kind else _KINDS
     found = {kind: {n: line for n, line in known[kind].items() if fnmatchcase(n, options.match)} for kind in kinds}
     if not any(found.values()):
@@ -73,16 +67,17 @@ def _wrapped(names: Mapping[str, str], width: int) -> list[str]:
 
 def _zoo_table(names: Sequence[str]) -> list[str]:
     """Return the lines of a table of trained networks of the package; needs no torch."""
-    from equalbits.runtime import has_weights, zoo_card
 
     rows = []
     for name in names:
-        card = zoo_card(name.removeprefix("zoo:"))
+        card = eb.runtime.zoo_card(name.removeprefix("zoo:"))
         test, ms = card["test"], card["milliseconds"]
         sizes = (f"{test['accuracy']:.2f}", card["data"], f"{card['bytes']:,}", f"{ms['median']:.3f}")
-        rows.append((f"  {name}", *sizes, "yes" if has_weights(name) else "no"))
+        rows.append((f"  {name}", *sizes, "yes" if eb.runtime.has_weights(name) else "no"))
     header = ("  name", "accuracy, %", "data", "bytes", "ms", "to fine-tune")
-    cpus = " and ".join(sorted({str(zoo_card(name.removeprefix("zoo:"))["milliseconds"]["cpu"]) for name in names}))
+    cpus = " and ".join(
+        sorted({str(eb.runtime.zoo_card(name.removeprefix("zoo:"))["milliseconds"]["cpu"]) for name in names})
+    )
     note = f"accuracy of the packed file on all test images; median ms of one image on one core of: {cpus}"
     lines = format_table(header, rows, left=(0, 2)).splitlines()
     return [*lines, *textwrap.wrap(note, terminal_width() or sys.maxsize, subsequent_indent="  ", initial_indent="  ")]
@@ -90,19 +85,15 @@ def _zoo_table(names: Sequence[str]) -> list[str]:
 
 def descriptions() -> dict[str, dict[str, str]]:
     """Return the description of every name, by kind."""
-    from equalbits.data import NAMES
-    from equalbits.models import list_models, model_builder
-    from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
-    from equalbits.recipes import get_recipe, list_methods, list_recipes
 
-    methods = list_quantizers()
-    found = {"recipes": {name: get_recipe(name).about for name in list_recipes()}}
+    methods = eb.nn.list_quantizers()
+    found = {"recipes": {name: eb.recipes.get_recipe(name).about for name in eb.recipes.list_recipes()}}
     for kind, names, create in (
-        ("compare-only", [name for name in list_methods() if name not in methods], None),
-        ("models", list_models(), model_builder),
-        ("methods", methods, quantizer_by_name),
-        ("inputs", list_input_quantizers(), input_quantizer_by_name),
-        ("data", NAMES, None),
+        ("compare-only", [name for name in eb.recipes.list_methods() if name not in methods], None),
+        ("models", eb.models.list_models(), eb.models.model_builder),
+        ("methods", methods, eb.nn.quantizer_by_name),
+        ("inputs", eb.nn.list_input_quantizers(), eb.nn.input_quantizer_by_name),
+        ("data", eb.data.NAMES, None),
     ):
         found[kind] = {name: DESCRIPTIONS[kind].get(name) or _first_line(create, name) for name in names}
     return found
@@ -121,10 +112,9 @@ def _print_settings(options: argparse.Namespace) -> None:
     """Print the tables of docs/settings.md, fitted to a terminal; elsewhere one line per row."""
     if options.kind or options.show:
         raise ValueError("--settings cannot be combined with KIND or --show; select with --match 'optimizer.*'")
-    from equalbits.recipes import settings_tables
 
     tables = []
-    for table in settings_tables():
+    for table in eb.recipes.settings_tables():
         rows = (tuple(cell.replace("``", "") for cell in row) for row in table.rows)
         if matching := tuple(row for row in rows if fnmatchcase(row[0], options.match)):
             tables.append(replace(table, about=table.about.replace("``", ""), rows=matching))
@@ -137,7 +127,7 @@ def _print_settings(options: argparse.Namespace) -> None:
         print("\n\n".join(map(_render, tables)))
 
 
-def _render(table: "Table") -> str:
+def _render(table: "eb.recipes.Table") -> str:
     import rich.table
     from rich.console import Console
     from rich.text import Text

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import equalbits as eb
 from equalbits._files import write_all_atomically
 from equalbits._text import size_ratio
 from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
@@ -18,8 +19,6 @@ from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from equalbits.runtime import CSizes, PackedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,20 +83,20 @@ def _checked_paths(options: argparse.Namespace) -> tuple[Path, Path]:
     return path, source
 
 
-def _compare(packed: "PackedModel", model: "nn.Module", example: "Tensor", options: argparse.Namespace) -> str:
+def _compare(
+    packed: "eb.runtime.PackedModel", model: "nn.Module", example: "Tensor", options: argparse.Namespace
+) -> str:
     """Compare with the model on test images and score all of them, where they are found; else on random images."""
     import torch
 
-    from equalbits.data import DataError
-    from equalbits.deploy import other_class
-    from equalbits.recipes import check_on_test_images
-
     try:
-        return check_on_test_images(packed, model, Path(options.run), Path(options.data) if options.data else None)
-    except DataError as error:
+        return eb.recipes.check_on_test_images(
+            packed, model, Path(options.run), Path(options.data) if options.data else None
+        )
+    except eb.data.DataError as error:
         say(f"no test images to compare on: {error}", error=True)
     with torch.no_grad():
-        same = int((~other_class(packed(example.numpy()), model(example).numpy())).sum())
+        same = int((~eb.deploy.other_class(packed(example.numpy()), model(example).numpy())).sum())
     return f"{same} of {len(example)} random images"
 
 
@@ -131,43 +130,40 @@ def pack_run(
     rest: str = "float32",
     linear_inputs: str = "float32",
     activations: str = "float32",
-) -> tuple["PackedModel", "nn.Module", "Tensor"]:
+) -> tuple["eb.runtime.PackedModel", "nn.Module", "Tensor"]:
     """Pack a run's model; return the packed model, the model, and the random images that verified it.
 
     With ``activations``, training images of the run set the ranges.
     """
     import torch
 
-    from equalbits.data import DataError
-    from equalbits.deploy import Preprocessing, pack
-    from equalbits.recipes import DataSpec, calibration_images, load_run, unfinished_epoch
-
-    model = load_run(out, which=which).model
-    if unfinished := unfinished_epoch(out):
+    model = eb.recipes.load_run(out, which=which).model
+    if unfinished := eb.recipes.unfinished_epoch(out):
         say(f"{out} is not finished: epoch {unfinished[0]} of {unfinished[1]}", error=True)
-    images = DataSpec.read(out / "model.json")
+    images = eb.recipes.DataSpec.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
-    preprocessing = Preprocessing(images.mean, images.std, images.resize, images.fit)
-    packer = partial(pack, model, rest=rest, linear_inputs=linear_inputs, preprocessing=preprocessing)
+    preprocessing = eb.deploy.Preprocessing(images.mean, images.std, images.resize, images.fit)
+    packer = partial(eb.pack, model, rest=rest, linear_inputs=linear_inputs, preprocessing=preprocessing)
     packed = packer(example, class_names=images.classes)
     if activations == "float32":
         return packed, model, example
     try:
-        shown = calibration_images(packed, out, Path(data) if data else None)
-    except DataError as error:
+        shown = eb.recipes.calibration_images(packed, out, Path(data) if data else None)
+    except eb.data.DataError as error:
         say(f"no training images to calibrate on, so random ones set the ranges: {error}", error=True)
         shown = example
     packed = packer(shown[:8], class_names=images.classes, activations=activations, calibration=shown)
     return packed, model, example
 
 
-def export_packed(packed: "PackedModel", path: Path, **limits: int | None) -> "tuple[int, CSizes | None]":
+def export_packed(
+    packed: "eb.runtime.PackedModel", path: Path, **limits: int | None
+) -> "tuple[int, eb.runtime.CSizes | None]":
     """Write the files of the runtime that the suffix names; return their bytes, and the memory that C takes."""
-    from equalbits.runtime import export_c, export_onnx, export_openvino
 
-    memory = export_c(packed, path, **limits) if path.suffix == ".c" else None
+    memory = eb.runtime.export_c(packed, path, **limits) if path.suffix == ".c" else None
     if memory is None:
-        (export_onnx if path.suffix == ".onnx" else export_openvino)(packed, path)
+        (eb.runtime.export_onnx if path.suffix == ".onnx" else eb.runtime.export_openvino)(packed, path)
     return sum(file.stat().st_size for file in path.parent.iterdir()), memory
 
 

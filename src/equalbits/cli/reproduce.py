@@ -6,16 +6,12 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import equalbits as eb
 from equalbits._extras import require_matplotlib
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
 from equalbits.cli.sweep import parse_seeds
 from equalbits.cli.terminal import print_table, say
-
-if TYPE_CHECKING:
-    from equalbits.paper import Claim, Options
-    from equalbits.training import ProgressBar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure what is missing, plot, and print a row per claim."""
-    from equalbits.paper import Options, get_item, keep_items, list_items
-    from equalbits.recipes import check_kind, parse_settings
-    from equalbits.training import ProgressBar
 
     if options.item is None:
-        titles = {name: get_item(name).title for name in list_items()}
+        titles = {name: eb.paper.get_item(name).title for name in eb.paper.list_items()}
         width = max(map(len, titles))
         lines = "\n".join(f"{name:<{width}}  {title}" for name, title in titles.items())
         say(json.dumps(titles) if options.json else lines)
@@ -64,16 +57,16 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--ray runs each seed separately: omit --stack")
     if options.keep and not (Path("results").is_dir() and Path("docs").is_dir()):
         raise ValueError("--keep needs the directories results/ and docs/: run it at the root of the repository")
+    names = eb.paper.list_items() if options.item == "all" else [eb.paper.get_item(options.item).name]
     require_matplotlib()
-    names = list_items() if options.item == "all" else [get_item(options.item).name]
     if options.item == "all" and options.out:
-        check_kind(Path(options.out), "items")  # each item gets a subdirectory
+        eb.recipes.check_kind(Path(options.out), "items")  # each item gets a subdirectory
     failed: list[str] = []
-    with ProgressBar(title=options.item, quiet=options.json) as bar:
-        settings = Options(
+    with eb.training.ProgressBar(title=options.item, quiet=options.json) as bar:
+        settings = eb.paper.Options(
             quick=options.quick,
             seeds=parse_seeds(options.seeds) if options.seeds else (),
-            settings=parse_settings(options.settings),
+            settings=eb.recipes.parse_settings(options.settings),
             **execution_options(options, bar),
         )
         for name in names:
@@ -86,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
                 say(f"equalbits reproduce: {name}: {' '.join(str(error).split())}", error=True)
     if options.keep:
         measured = [_folder(options, name) for name in names if name not in failed]
-        refused = keep_items(measured, Path(), log=lambda line: say(line, error=True))
+        refused = eb.paper.keep_items(measured, Path(), log=lambda line: say(line, error=True))
         for line in refused:
             say(f"equalbits reproduce: {line}", error=True)
         failed += refused
@@ -99,14 +92,15 @@ def _folder(options: argparse.Namespace, name: str) -> Path:
     return Path(options.out) / name if options.item == "all" else Path(options.out)
 
 
-def _reproduce(name: str, settings: "Options", bar: "ProgressBar", options: argparse.Namespace) -> None:
-    from equalbits.paper import reproduce
+def _reproduce(
+    name: str, settings: "eb.paper.Options", bar: "eb.training.ProgressBar", options: argparse.Namespace
+) -> None:
 
     out = _folder(options, name)
     bar.start_run(name)
     settings = replace(settings, reporters_for=lambda run: bar.start_run(f"{name}: {run}"))
     with redirect_stdout(sys.stderr):  # libraries may print; keep stdout for the rows
-        claims = reproduce(name, out, options=settings)
+        claims = eb.paper.reproduce(name, out, options=settings)
     if options.json:
         print(json.dumps({"item": name, "out": str(out), "claims": [asdict(claim) for claim in claims]}))
     else:
@@ -114,11 +108,10 @@ def _reproduce(name: str, settings: "Options", bar: "ProgressBar", options: argp
         say(f"plot: {out / f'{name}.png'}    claims: {out / 'claims.md'}")
 
 
-def print_claims(claims: "list[Claim]") -> None:
+def print_claims(claims: "list[eb.paper.Claim]") -> None:
     """Print a row per claim."""
-    from equalbits.paper import HEADER, NO_CLAIM
 
     if claims:
-        print_table(HEADER, [claim.cells() for claim in claims], right=("difference", "n"))
+        print_table(eb.paper.HEADER, [claim.cells() for claim in claims], right=("difference", "n"))
     else:
-        say(NO_CLAIM)
+        say(eb.paper.NO_CLAIM)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import equalbits as eb
 from equalbits._text import escape_control_chars
 from equalbits.cli.arguments import add_json
 from equalbits.cli.terminal import say
@@ -14,8 +15,6 @@ from equalbits.cli.terminal import say
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from equalbits.runtime import PackedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,19 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the most likely classes of each image."""
-    from equalbits.runtime import find_packed, native, top_classes
 
     if options.top < 1:
         raise ValueError(f"--top {options.top} must be at least 1")
-    model = load_model(find_packed(options.file), threads=options.threads)
-    if native.BUILT is None:
-        say(native.REASON, error=True)
+    model = load_model(eb.runtime.find_packed(options.file), threads=options.threads)
+    if eb.runtime.native.BUILT is None:
+        say(eb.runtime.native.REASON, error=True)
     results: dict[str, list[dict[str, Any]]] = {}
     for path in (image for given in options.images for image in _images_in(Path(given))):
         logits = _predict(model, path, options.file, options.max_pixels)
         for index, row in enumerate(logits):
             name = str(path) if len(logits) == 1 else f"{path}[{index}]"
-            top = top_classes(row, model.classes, options.top)
+            top = eb.runtime.top_classes(row, model.classes, options.top)
             if options.json:
                 results[name] = [{"class": each.label, "share": each.probability, "logit": each.logit} for each in top]
                 continue
@@ -63,31 +61,31 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(results))
 
 
-def load_model(path: Path, *, threads: int) -> "PackedModel":
+def load_model(path: Path, *, threads: int) -> "eb.runtime.PackedModel":
     """Load a packed file, or pack the model of a run in memory, which needs torch."""
-    from equalbits.runtime import PackedModel, load_packed
 
     if not (path / "recipe.toml").is_file():
-        return load_packed(path, threads=threads)
+        return eb.runtime.load_packed(path, threads=threads)
     from equalbits.cli.pack import pack_run
 
-    return PackedModel(pack_run(path, which="last")[0].network, threads=threads)
+    return eb.runtime.PackedModel(pack_run(path, which="last")[0].network, threads=threads)
 
 
 def _images_in(path: Path) -> Iterator[Path]:
     """Yield the path of an image, or all images in a directory and its subdirectories, sorted."""
-    from equalbits.runtime import SUFFIXES
 
     if not path.is_dir():
         yield path
         return
-    found = sorted(each for each in path.rglob("*") if each.suffix.lower() in (*SUFFIXES, ".npy") and each.is_file())
+    found = sorted(
+        each for each in path.rglob("*") if each.suffix.lower() in (*eb.runtime.SUFFIXES, ".npy") and each.is_file()
+    )
     if not found:
-        raise ValueError(f"{path} holds no image: give images that end in {' '.join(SUFFIXES)} or .npy")
+        raise ValueError(f"{path} holds no image: give images that end in {' '.join(eb.runtime.SUFFIXES)} or .npy")
     yield from found
 
 
-def _predict(model: "PackedModel", path: Path, file: str, most: int | None) -> "NDArray[np.float32]":
+def _predict(model: "eb.runtime.PackedModel", path: Path, file: str, most: int | None) -> "NDArray[np.float32]":
     """Return the logits of the images in one file, shape (image, class)."""
     images = model.prepare(path, max_pixels=most)
     images = images[None] if images.ndim == 3 else images

@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import fields
 
+import equalbits as eb
 from equalbits.cli.terminal import say
 
 
@@ -26,12 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Answer requests until SIGTERM or Ctrl-C, then finish those in flight."""
     from equalbits.cli.run import load_model
-    from equalbits.runtime import find_packed
     from equalbits.serving import RequestLimits, listen, make_app, make_server, serve
 
     names = [field.name for field in fields(RequestLimits)]
     limits = RequestLimits(**{name: getattr(options, f"max_{name}") for name in names})
-    model = load_model(find_packed(options.file), threads=options.threads)
+    model = load_model(eb.runtime.find_packed(options.file), threads=options.threads)
     with listen(options.host, options.port) as listener:
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

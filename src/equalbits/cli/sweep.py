@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import equalbits as eb
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
 from equalbits.cli.terminal import say
 
@@ -38,10 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, then print a row per combination."""
-    from equalbits.recipes import Execution, find_recipe, parse_settings, sweep
-    from equalbits.training import ProgressBar
 
-    settings = parse_settings(options.settings)
+    settings = eb.recipes.parse_settings(options.settings)
     if "seed" in settings:
         raise ValueError(f"--set seed={settings['seed']}: use --seeds {settings['seed']}")
     vary = _parse_vary(options.vary)
@@ -51,15 +50,18 @@ def run(options: argparse.Namespace) -> None:
     # Apply the first of the varied values, since the other settings may only be valid with them. The model stays the
     # recipe's own: changing it would drop options that later models of the sweep accept.
     first = {name: values[0] for name, values in vary.items() if name not in ("seed", "model.name")}
-    recipe = find_recipe(options.recipe).with_settings(settings | first)
+    recipe = eb.recipes.find_recipe(options.recipe).with_settings(settings | first)
     # Libraries may print; keep stdout for the rows.
-    with ProgressBar(title=recipe.name, quiet=options.json or bool(options.ray)) as bar, redirect_stdout(sys.stderr):
-        rows = sweep(
+    with (
+        eb.training.ProgressBar(title=recipe.name, quiet=options.json or bool(options.ray)) as bar,
+        redirect_stdout(sys.stderr),
+    ):
+        rows = eb.recipes.sweep(
             recipe,
             Path(options.out or f"runs/sweep-{recipe.name}"),
             vary=vary,
             seeds=parse_seeds(options.seeds),
-            execution=Execution(**execution_options(options, bar)),
+            execution=eb.recipes.Execution(**execution_options(options, bar)),
         )
     if options.json:
         print(json.dumps([asdict(row) | {"mean": row.mean, "std": row.spread} for row in rows]))
@@ -85,7 +87,6 @@ def parse_seeds(text: str) -> list[int]:
 
 def _parse_vary(words: Sequence[str]) -> dict[str, list[Any]]:
     """Parse ``name=value,value`` arguments."""
-    from equalbits.recipes import parse_values
 
     found: dict[str, list[Any]] = {}
     for word in words:
@@ -94,5 +95,5 @@ def _parse_vary(words: Sequence[str]) -> dict[str, list[Any]]:
             raise ValueError(f"--vary {word}: give name=value,value, such as model.weight_quantizer=sign,bihalf")
         if name in found:
             raise ValueError(f"--vary {name} is given twice: give all its values once, separated by commas")
-        found[name] = parse_values(name, values)
+        found[name] = eb.recipes.parse_values(name, values)
     return found

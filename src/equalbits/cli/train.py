@@ -4,13 +4,10 @@ import argparse
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import equalbits as eb
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
 from equalbits.cli.terminal import say
-
-if TYPE_CHECKING:
-    from equalbits.recipes import Recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,23 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train with a progress bar and print the score."""
-    from equalbits.data import WITHOUT_FILES
-    from equalbits.recipes import data_root_of, published_score, run_recipe
-    from equalbits.training import InterruptedTraining, ProgressBar, Reporter, WeightsAndBiases
-
     recipe, out = _recipe_and_out(options)
-    if options.data and recipe.data.name.partition(":")[0] in WITHOUT_FILES:
+    if options.data and recipe.data.name.partition(":")[0] in eb.data.WITHOUT_FILES:
         pictures = "for your own pictures add --set data.name=imagefolder"
         say(f"note: {recipe.data.name} is not read from files, so not from {options.data}; {pictures}", error=True)
     epochs: list[int] = []
-    with ProgressBar(title=recipe.name, quiet=options.json) as bar:
-        reporters: list[Reporter] = [bar, lambda record: epochs.append(record.epoch)]
+    with eb.training.ProgressBar(title=recipe.name, quiet=options.json) as bar:
+        reporters: list[eb.training.Reporter] = [bar, lambda record: epochs.append(record.epoch)]
         if options.wandb and bar.is_writer:
-            reporters.append(WeightsAndBiases(out, project=options.wandb, name=recipe.name, config=recipe.as_dict()))
+            reporters.append(
+                eb.training.WeightsAndBiases(out, project=options.wandb, name=recipe.name, config=recipe.as_dict())
+            )
         try:
             given = Path(options.data) if options.data else None
-            with data_root_of(out, given) if options.resume else nullcontext(given) as root:
-                result = run_recipe(
+            with eb.recipes.data_root_of(out, given) if options.resume else nullcontext(given) as root:
+                result = eb.recipes.run_recipe(
                     recipe,
                     out,
                     root=root,
@@ -64,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
                     teacher=Path(options.teacher) if options.teacher else None,
                     allow_changes=options.allow_changes or bool(options.extend),
                 )
-        except InterruptedTraining as interrupted:
+        except eb.training.InterruptedTraining as interrupted:
             bar.close()
             if bar.is_writer:
                 command = resume_command(options, out)
@@ -76,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         say((out / "run.json").read_text().strip())
     elif last is not None and last.test is not None and best is not None and best.test is not None:
-        score = published_score(recipe)
+        score = eb.recipes.published_score(recipe)
         published = f", published {score:.2f} %" if score else ""
         say(f"{recipe.name}: last epoch {last.test}; best, epoch {best.epoch}, {best.test.accuracy:.2f} %{published}")
         say(f"results: {out}" if epochs else f"{out} was already finished: nothing to train")
@@ -85,9 +80,8 @@ def run(options: argparse.Namespace) -> int:
 
 def resume_command(options: argparse.Namespace, out: Path) -> str:
     """Return the command that resumes a run."""
-    from equalbits.recipes import launch_words
 
-    words = [*launch_words(), "train", "--resume", str(out)]
+    words = [*eb.recipes.launch_words(), "train", "--resume", str(out)]
     for name in ("data", "device", "teacher", "wandb"):
         value = getattr(options, name)
         if value and (name, value) != ("device", "auto"):
@@ -95,8 +89,7 @@ def resume_command(options: argparse.Namespace, out: Path) -> str:
     return shlex.join(words)
 
 
-def _recipe_and_out(options: argparse.Namespace) -> tuple["Recipe", Path]:
-    from equalbits.recipes import find_recipe, parse_settings, read_recipe
+def _recipe_and_out(options: argparse.Namespace) -> tuple["eb.recipes.Recipe", Path]:
 
     if options.resume:
         if options.recipe or options.out:
@@ -104,15 +97,15 @@ def _recipe_and_out(options: argparse.Namespace) -> tuple["Recipe", Path]:
         out = Path(options.resume)
         if not (out / "recipe.toml").exists():
             raise ValueError(f"{out} has no run to resume: recipe.toml is missing")
-        recipe = read_recipe(out / "recipe.toml")
+        recipe = eb.recipes.read_recipe(out / "recipe.toml")
         if options.start_from:
             raise ValueError(f"--start-from {options.start_from}: the run in {out} has its weights; omit --start-from")
     elif options.recipe:
-        recipe = find_recipe(options.recipe)
+        recipe = eb.recipes.find_recipe(options.recipe)
         out = Path(options.out or f"runs/{recipe.name}")
     else:
         raise ValueError("give a recipe, such as equalbits train fashion-conv2 (equalbits list shows all)")
-    settings = parse_settings(options.settings)
+    settings = eb.recipes.parse_settings(options.settings)
     if options.start_from:
         settings["model.init_from"] = options.start_from
     if options.extend is not None:
