@@ -169,6 +169,7 @@ def _method_result(method: str, records: Sequence[RunRecord]) -> MethodResult:
     binary = [each for each in measured if "entropy" in each]
     tests = [record.scored[0][1] for record in finished]
     first: Mapping[str, Any] = measured[0] if measured else {}
+    of_net = {name: first.get(name, 0) for name in ("symbols", "filters", "packed_bytes", "float32_bytes")}
     optimizer = records[0].recipe.train.optimizer
     return MethodResult(
         method=method,
@@ -181,12 +182,9 @@ def _method_result(method: str, records: Sequence[RunRecord]) -> MethodResult:
         attainable_entropy=first.get("attainable_entropy"),
         to_positive=[sum(each["to_positive"]) for each in binary],
         to_negative=[sum(each["to_negative"]) for each in binary],
-        symbols=first.get("symbols", 0),
-        filters=first.get("filters", 0),
         exact_filters=[each["exact_filters"] for each in binary],
         seconds=[record.seconds for record in finished],
-        packed_bytes=first.get("packed_bytes", 0),
-        float32_bytes=first.get("float32_bytes", 0),
+        **of_net,
         lr=optimizer.lr,
         speed=" and ".join(sorted({record.recipe.train.speed for record in finished or records})),
         stacked_with=max(record.stacked_with for record in records),

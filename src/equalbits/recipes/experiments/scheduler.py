@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 from equalbits._files import remove_partial_files
 from equalbits.data import DataError
@@ -17,6 +18,7 @@ from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, descri
 from equalbits.recipes.experiments.stack_checkpoint import interrupted_stacks, remove_ended_stacks, run_name, stack_path
 from equalbits.recipes.experiments.train_runs import Execution, Trainer
 from equalbits.recipes.recipe import DataConfig
+from equalbits.recipes.run_record import RunRecord
 from equalbits.training import LAST, CheckpointError, make_optimizer, shared
 
 _MAX_CASES = 8  # per stack: torch recompiles the same code for other settings this many times, then no more
@@ -81,26 +83,26 @@ def check_runs(store: RunStore, runs: Sequence[PlannedRun], execution: Execution
         check_names(recipe)
     for run in runs:
         record = store.find(run)
-        if record is None or record.diverged:
-            continue
-        try:
-            images, here = load(run.recipe.data)
-        except DataError:  # ended runs can be shown on a machine without the data
-            continue
-        other, there = "", tuple(split.total for split in (record.scored[0][0].train, record.scored[0][1]))
-        with suppress(CheckpointError):  # without model.json the counts alone are compared
-            other = DataSpec.read(store.dir(run) / "model.json").difference(images)
-        if not other and there != here:
-            other = "{} training and {} test images, this data has {} and {}".format(*there, *here)
-        if other:
-            raise CheckpointError(
-                f"{store.dir(run)} holds a run on {other}: use the same data to resume, or another --out"
-            )
+        with suppress(DataError):  # ended runs can be shown on a machine without the data
+            if record and not record.diverged:
+                _check_same_images(store.dir(run), record, *load(run.recipe.data))
     missing = list({run.case: run.recipe for run in store.missing(runs)}.values())
     for recipe in [] if execution.ray else missing[1:]:
         if recipe.train.distill.needs_teacher and not recipe.train.distill.teacher:
             raise ValueError("distill is set but no teacher is given: set distill.teacher, or distill.weight=0")
         make_optimizer(make_model(recipe, load(recipe.data)[0]), recipe.train.optimizer)
+
+
+def _check_same_images(out: Path, record: RunRecord, images: DataSpec, here: tuple[int, int]) -> None:
+    """Raise where a record is of other images than these; without its model.json their numbers alone are compared."""
+    other, (last, score) = "", record.scored[0]
+    with suppress(CheckpointError):
+        other = DataSpec.read(out / "model.json").difference(images)
+    if not other and (last.train.total, score.total) != here:
+        there = f"{last.train.total} training and {score.total} test images"
+        other = f"{there}, this data has {here[0]} and {here[1]}"
+    if other:
+        raise CheckpointError(f"{out} holds a run on {other}: use the same data to resume, or another --out")
 
 
 def make_stacks(store: RunStore, runs: Sequence[PlannedRun], size: int) -> list[list[PlannedRun]]:

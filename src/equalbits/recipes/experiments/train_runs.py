@@ -146,7 +146,7 @@ class Trainer:
         counts = [BitMeasurements(model, nets=len(runs)) for model in models] if is_compared else []
         followed: list[list[Reporter]] = [list(counts[place : place + 1]) for place in range(len(runs))]
         followed[0] += reporters
-        began, errors = time.perf_counter(), {}
+        began, errors = time.perf_counter(), dict[int, NonFiniteError]()
         histories: Sequence[History | None]
         try:
             with stack_checkpoint(self.store.out, runs, images) as checkpoint:
@@ -163,14 +163,11 @@ class Trainer:
             histories, errors = error.histories, error.errors
         share = (time.perf_counter() - began) / len(runs)
         files: dict[Path, bytes] = {}
-        for place, (run, model, history) in enumerate(zip(runs, models, histories, strict=True)):
-            out = self.store.dir(run)
-            out.mkdir(parents=True, exist_ok=True)
-            remove_partial_files(out)
+        for place, (run, history) in enumerate(zip(runs, histories, strict=True)):
             more: dict[str, Any] = {"method": run.method, "stacked_with": len(runs)}
+            seconds = 0.0
             if history is None:
                 more |= {"status": DIVERGED, "error": str(errors[place])}
-                seconds = 0.0
             elif counts:
                 more |= {"measured": counts[place].measured(images)}
                 seconds = max(each.seconds for each in counts)
@@ -178,7 +175,10 @@ class Trainer:
                 seconds = max(share, sum(epoch.seconds for epoch in history.epochs))
             ended = history or History(())
             record = RunRecord.of(run.recipe, self.device, ended, seconds, **more)
-            kept = model if history is not None and self.keep_weights and not is_compared else None
+            kept = models[place] if history and self.keep_weights and not is_compared else None
+            out = self.store.dir(run)
+            out.mkdir(parents=True, exist_ok=True)
+            remove_partial_files(out)
             stored = stacked_files(record, ended, images, kept, root=self.root)
             files |= {out / name: content for name, content in stored.items()}
         write_all_atomically(files)
