@@ -16,7 +16,8 @@ class BitMeter:
     The values are ``bits/entropy`` (mean over all filters), ``bits/to_positive`` and ``bits/to_negative`` (symbols that
     differ from the previous call) and ``bits/inexact_filters`` (filters without the share of +1 that they promise; left
     out with ``exactness=False``). It also works as a metric of torchmetrics does: ``update`` adds the flips since the
-    last update, ``compute`` returns the values, ``reset`` starts to count again.
+    last update, ``compute`` returns the values, ``reset`` starts to count again. ``symbols`` holds those of the last
+    update by the name of their layer.
 
     >>> from equalbits.nn import BiHalf, BinaryLinear
     >>> BitMeter()(nn.Sequential(BinaryLinear(8, 3, weight_quantizer=BiHalf())))
@@ -25,7 +26,7 @@ class BitMeter:
 
     def __init__(self, *, exactness: bool = True) -> None:
         self._exactness = exactness
-        self._symbols: dict[str, Tensor] = {}
+        self.symbols: dict[str, Tensor] = {}
         self._values: dict[str, float] = {}
         self._flips = [0, 0]  # to +1, to -1
 
@@ -39,14 +40,14 @@ class BitMeter:
     def update(self, model: nn.Module) -> None:
         """Add the flips since the last update, and measure the rest anew."""
         now = {name: layer.symbols().to(torch.int8) for name, layer in binary_layers(model).items()}
-        before = self._symbols or now
+        before = self.symbols or now
         counts = [torch.stack(count_flips(before[name].to(now[name].device), now[name])).sum(dim=1) for name in now]
         self._flips = [total + sum(int(pair[sign]) for pair in counts) for sign, total in enumerate(self._flips)]
         entropies = torch.cat([filter_entropy(symbols).cpu() for symbols in now.values()])
         self._values = {"bits/entropy": float(entropies.nanmean())}
         if self._exactness:
             self._values["bits/inexact_filters"] = audit(model, strict=False).inexact_filters
-        self._symbols = now
+        self.symbols = now
 
     def compute(self) -> dict[str, float]:
         """Return the values of the last update, and the flips of all updates since the last reset."""

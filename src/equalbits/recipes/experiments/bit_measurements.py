@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equalbits.analysis import summarize
-from equalbits.functional import as_filters, attainable_entropy, count_flips, filter_entropy
+from equalbits.analysis import BitMeter, summarize
+from equalbits.functional import as_filters, attainable_entropy
 from equalbits.nn import BinaryLayer
 from equalbits.recipes.build import DataSpec
 from equalbits.training import EpochRecord, StepRecord
@@ -23,29 +23,19 @@ class BitMeasurements:
     def __init__(self, model: nn.Module, *, nets: int = 1) -> None:
         self.model, self.nets, self.earlier_seconds = model, nets, 0.0
         self.layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
-        self.symbols = self._symbols()
+        self.meter = BitMeter(exactness=False)
+        self.entropy = [self.meter(model)["bits/entropy"]] if self.layers else []
         self.to_positive: list[int] = []
         self.to_negative: list[int] = []
-        self.entropy = self._entropy()
         self.began = time.perf_counter()
 
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Measure at the end of an epoch."""
-        if not self.layers or not isinstance(record, EpochRecord):
-            return
-        before, self.symbols = self.symbols, self._symbols()
-        flips = [count_flips(*both) for both in zip(before, self.symbols, strict=True)]
-        self.to_positive.append(sum(int(each.to_positive.sum()) for each in flips))
-        self.to_negative.append(sum(int(each.to_negative.sum()) for each in flips))
-        self.entropy += self._entropy()
-
-    @torch.no_grad()
-    def _symbols(self) -> list[Tensor]:
-        return [layer.symbols().to(torch.int8) for layer in self.layers]
-
-    def _entropy(self) -> list[float]:
-        """Return the mean over all filters of all layers; nothing for a net without binary layers."""
-        return [float(torch.cat([filter_entropy(each) for each in self.symbols]).nanmean())] if self.layers else []
+        if self.layers and isinstance(record, EpochRecord):
+            values = self.meter(self.model)
+            self.entropy.append(values["bits/entropy"])
+            self.to_positive.append(int(values["bits/to_positive"]))
+            self.to_negative.append(int(values["bits/to_negative"]))
 
     @property
     def seconds(self) -> float:
@@ -54,7 +44,7 @@ class BitMeasurements:
 
     def state_dict(self) -> dict[str, Tensor]:
         """All counts, to be saved with the net."""
-        state = {f"symbols.{place}": symbols for place, symbols in enumerate(self.symbols)}
+        state = {f"symbols.{name}": symbols for name, symbols in self.meter.symbols.items()}
         counts = {"to_positive": self.to_positive, "to_negative": self.to_negative}
         state |= {name: torch.tensor(values, dtype=torch.int64) for name, values in counts.items()}
         reals = {"entropy": self.entropy, "seconds": [self.seconds]}
@@ -62,8 +52,8 @@ class BitMeasurements:
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the counts of a checkpoint."""
-        for place, symbols in enumerate(self.symbols):
-            symbols.copy_(tensors[f"symbols.{place}"])
+        for name, symbols in self.meter.symbols.items():
+            symbols.copy_(tensors[f"symbols.{name}"])
         self.to_positive, self.to_negative = tensors["to_positive"].tolist(), tensors["to_negative"].tolist()
         self.entropy = tensors["entropy"].tolist()
         self.earlier_seconds, self.began = float(tensors["seconds"]), time.perf_counter()
@@ -74,7 +64,7 @@ class BitMeasurements:
         found: dict[str, Any] = {name: total[name] for name in ("symbols", "packed_bytes", "float32_bytes")}
         if not self.layers:
             return found
-        filters = [as_filters(symbols) for symbols in self.symbols]
+        filters = [as_filters(symbols) for symbols in self.meter.symbols.values()]
         halves = 0  # filters with as many +1 as −1 among their kept weights, or one +1 more where that number is odd
         for rows in filters:
             positive, kept = (rows > 0).sum(dim=1), (rows != 0).sum(dim=1)
