@@ -67,7 +67,7 @@ def test_the_plot_is_written_and_the_page_is_self_contained(finished):
 
 def test_the_report_links_a_page_that_runs_the_packed_net(finished):
     out = finished[0]
-    pack_demo(out / "bihalf", out / "bihalf.ebits")
+    pack_demo(out)
     (link,) = re.findall(r'<a href="([^"]+)"', (out / "report.html").read_text())
     page = (out / link).read_text()
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
@@ -80,7 +80,7 @@ def test_the_report_links_a_page_that_runs_the_packed_net(finished):
 
 def test_the_packed_net_is_far_smaller_and_predicts_the_same_classes(finished):
     out = finished[0]
-    packed = pack_demo(out / "bihalf", out / "bihalf.ebits")
+    packed = pack_demo(out)
     assert "for 2,000 of 2,000 test images" in packed
     assert f"{(out / 'bihalf.ebits').stat().st_size:,} bytes" in packed
     assert float(re.search(r"([\d.]+) times fewer", packed)[1]) > 8
@@ -88,16 +88,17 @@ def test_the_packed_net_is_far_smaller_and_predicts_the_same_classes(finished):
 
 def test_a_second_call_draws_without_training(finished):
     out, measured = finished
-    before = {path: path.stat().st_mtime_ns for path in out.glob("*/measured.json")}
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/*/run.json")}
     (out / "demo.png").unlink()
     again = run_demo(out, recipe=demo_recipe().with_settings(SMALL))
     assert again == measured
-    assert {path: path.stat().st_mtime_ns for path in out.glob("*/measured.json")} == before
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/*/run.json")} == before
     assert (out / "demo.png").exists()
 
 
 def test_counts_of_another_number_of_epochs_are_refused(finished):
-    with pytest.raises(ValueError, match=r"sign holds a run with epochs=1, this one has epochs=2: .*another --out"):
+    line = r"sign/seed0 holds a run with epochs=1, this one has epochs=2: .*another --out"
+    with pytest.raises(ValueError, match=line):
         run_demo(finished[0], recipe=demo_recipe().with_settings({**SMALL, "epochs": 2}))
 
 
@@ -109,7 +110,7 @@ def test_a_missing_device_is_refused_even_if_everything_is_measured(finished):
 def test_an_interrupted_method_starts_over(finished, tmp_path):
     small = demo_recipe().with_settings({"data.limit": 64, "model.options.width": 0.1, "epochs": 1})
     first = run_demo(tmp_path, recipe=small)
-    (tmp_path / "sign" / "measured.json").unlink()
+    (tmp_path / "sign" / "seed0" / "run.json").unlink()
     second = run_demo(tmp_path, recipe=small)
     assert second[0].filter_to_negative == first[0].filter_to_negative
-    assert json.loads((tmp_path / "sign" / "measured.json").read_text())["correct"] == first[0].correct
+    assert json.loads((tmp_path / "sign" / "seed0" / "run.json").read_text())["measured"]["correct"] == first[0].correct

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
             kept = "finished methods are kept, the current one restarts"
             say(f"equalbits demo: interrupted; {kept}: run the same command to resume", error=True)
             return 128 + interrupted.signal_number
-    packed = eb.paper.pack_demo(out / "bihalf", out / "bihalf.ebits")
+    packed = eb.paper.pack_demo(out)
     if options.json:
         print(json.dumps([vars(each) for each in measured]))
         return 0

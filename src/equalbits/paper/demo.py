@@ -5,12 +5,12 @@ is. Every method has the same seed, initial weights, batches and settings. The b
 as a web page that classifies pictures.
 """
 
-import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,21 +22,12 @@ from equalbits.analysis import EntropyWatcher, FlipWatcher, audit
 from equalbits.data import load_dataset
 from equalbits.deploy import Preprocessing, pack
 from equalbits.functional import attainable_entropy, positive_count
-from equalbits.recipes import (
-    DataSpec,
-    Recipe,
-    check_kind,
-    check_same_recipe,
-    get_recipe,
-    load_run,
-    pick_device,
-    run_recipe,
-    stored_recipe,
-)
+from equalbits.paper.item import Options
+from equalbits.paper.item_runs import Watch, run_watched
+from equalbits.recipes import DataSpec, Recipe, TrainedRun, check_kind, get_recipe, load_run, lock_dir, pick_device
 from equalbits.runtime import load_packed, web_page
-from equalbits.training import BEST, LAST, Reporter
+from equalbits.training import Reporter
 
-_COUNTS = "measured.json"
 METHODS = {"sign": "Sign", "irnet-stable": "IR-Net", "bihalf": "Bi-half"}
 #: The web page of the packed net, which the report links.
 CLASSIFIER = "classifier.html"
@@ -46,7 +37,7 @@ FILTER = ("conv2", 0)
 
 @dataclass(frozen=True)
 class DemoCounts:
-    """Counts of one method, as stored in measured.json."""
+    """Counts of one method, as stored in its run.json."""
 
     method: str
     correct: int
@@ -86,7 +77,7 @@ def run_demo(
     *,
     recipe: Recipe | None = None,
     device: str = "cpu",
-    reporters_for: Callable[[str], list[Reporter]] = lambda title: [],
+    reporters_for: Callable[[str], Sequence[Reporter]] = lambda title: [],
 ) -> list[DemoCounts]:
     """Train each method into a folder of ``out``, draw demo.png and demo.svg, and write report.html.
 
@@ -95,62 +86,57 @@ def run_demo(
     require_matplotlib()
     from jinja2 import Environment, PackageLoader
 
-    pick_device(device)  # raise for a missing device even if nothing is left to train
     check_kind(out, "demo")
-    recipe = recipe or demo_recipe()
+    options = Options(device=pick_device(device), reporters_for=lambda method: reporters_for(METHODS[method]))
+    plain = recipe or demo_recipe()
+    recipes = {method: plain.with_settings({"model.weight_quantizer": method}) for method in METHODS}
     measured = []
-    for method, title in METHODS.items():
-        of_method = recipe.with_settings({"model.weight_quantizer": method})
-        measured.append(_measure(of_method, out / method, device=device, reporters=reporters_for(title)))
-    draw_demo(measured, out)
-    template = Environment(loader=PackageLoader("equalbits.paper"), autoescape=True).get_template("demo.html")
-    picture = b64encode((out / "demo.png").read_bytes()).decode()
-    page = template.render(
-        rows=demo_table(measured), summary=list(demo_summary(measured)), picture=picture, classifier=CLASSIFIER
-    )
-    write_atomically(out / "report.html", page.encode())
+    with lock_dir(out):
+        for method, counts in run_watched(out, recipes, options, lambda method: _watch()).items():
+            measured.append(DemoCounts(method, **{name: counts[name] for name in counts if name != "epochs"}))
+        draw_demo(measured, out)
+        template = Environment(loader=PackageLoader("equalbits.paper"), autoescape=True).get_template("demo.html")
+        picture = b64encode((out / "demo.png").read_bytes()).decode()
+        page = template.render(
+            rows=demo_table(measured), summary=list(demo_summary(measured)), picture=picture, classifier=CLASSIFIER
+        )
+        write_atomically(out / "report.html", page.encode())
     return measured
 
 
-def _measure(recipe: Recipe, out: Path, *, device: str, reporters: list[Reporter]) -> DemoCounts:
-    """Train one method into ``out``, or read the counts that an earlier call left there."""
-    stored = out / _COUNTS
-    if stored.exists():
-        check_same_recipe(out, stored_recipe(out / "run.json"), recipe)
-        return DemoCounts(**json.loads(stored.read_text()))
-    for name in (LAST, BEST):  # an interrupted run has lost its watchers' counts: start over
-        (out / name).unlink(missing_ok=True)
+def _watch() -> Watch:
     flips, entropy = FlipWatcher(filters=dict([FILTER])), EntropyWatcher()
-    result = run_recipe(recipe, out, device=device, watchers=[flips, entropy], reporters=reporters)
-    layers = audit(result.model).layers
-    filters = sum(layer.filters for layer in layers)
-    last = result.history.last
-    assert last is not None and last.test is not None  # run_recipe evaluates the last epoch
-    counts = DemoCounts(
-        method=recipe.model.weight_quantizer,
-        correct=last.test.correct,
-        total=last.test.total,
-        to_positive=sum(sum(series.to_positive) for series in flips.layers.values()),
-        to_negative=sum(sum(series.to_negative) for series in flips.layers.values()),
-        filters=filters,
-        exact_filters=sum(int((each.positive == positive_count(each.connections, 0.5)).sum()) for each in layers),
-        entropy=entropy.network[-1],
-        attainable=sum(layer.filters * attainable_entropy(layer.connections) for layer in layers) / filters,
-        steps=entropy.steps,
-        entropies=entropy.network,
-        filter_to_positive=flips.filters[FILTER[0]].to_positive,
-        filter_to_negative=flips.filters[FILTER[0]].to_negative,
-        seconds=sum(record.seconds for record in result.history.epochs),
-    )
-    write_atomically(stored, json.dumps(vars(counts)).encode())
-    return counts
+
+    def read(finished: TrainedRun) -> dict[str, Any]:
+        layers, epochs = audit(finished.model).layers, finished.history.epochs
+        filters, last = sum(layer.filters for layer in layers), epochs[-1].test
+        halves = [layer.positive == positive_count(layer.connections, 0.5) for layer in layers]
+        assert last is not None  # the last epoch is always scored
+        return {
+            "correct": last.correct,
+            "total": last.total,
+            "to_positive": sum(sum(series.to_positive) for series in flips.layers.values()),
+            "to_negative": sum(sum(series.to_negative) for series in flips.layers.values()),
+            "filters": filters,
+            "exact_filters": sum(int(half.sum()) for half in halves),
+            "entropy": entropy.network[-1],
+            "attainable": sum(layer.filters * attainable_entropy(layer.connections) for layer in layers) / filters,
+            "steps": entropy.steps,
+            "entropies": entropy.network,
+            "filter_to_positive": flips.filters[FILTER[0]].to_positive,
+            "filter_to_negative": flips.filters[FILTER[0]].to_negative,
+            "seconds": sum(epoch.seconds for epoch in epochs),
+        }
+
+    return Watch([flips, entropy], read)
 
 
-def pack_demo(run: Path, path: Path) -> str:
-    """Pack the model of a run folder into ``path``, compare both on every test image, and return a sentence on it.
+def pack_demo(out: Path) -> str:
+    """Pack the bi-half net of the demo, compare both on every test image, and return a sentence on it.
 
     Write ``classifier.html`` beside it: the packed net as a web page, with test images to begin with.
     """
+    run, path = out / "bihalf" / "seed0", out / "bihalf.ebits"
     model = load_run(run).model
     spec = DataSpec.read(run / "model.json")
     test = load_dataset("fashion", split="test")
