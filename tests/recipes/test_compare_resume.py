@@ -10,8 +10,8 @@ import pytest
 from small_recipe import compare
 
 from equalbits.recipes import Comparison, Recipe, get_recipe
+from equalbits.recipes.bit_measurements import BitMeasurements
 from equalbits.recipes.build import DataSpec, make_with_common_start
-from equalbits.recipes.experiments.bit_measurements import BitMeasurements
 from equalbits.recipes.experiments.compared_methods import list_methods
 from equalbits.training import EpochRecord, InterruptedTraining
 
@@ -84,7 +84,7 @@ def test_a_killed_net_resumes_from_its_last_checkpoint_and_counts_no_epoch_twice
 def test_the_seconds_before_an_interruption_count_and_those_between_do_not(tmp_path, monkeypatch) -> None:
     look, clock = BitMeasurements(make_with_common_start(BLINK, IMAGES)), iter((100.0, 1000.0, 1007.0))
     look.began = 95.0
-    monkeypatch.setattr("equalbits.recipes.experiments.bit_measurements.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("equalbits.recipes.bit_measurements.time.perf_counter", lambda: next(clock))
     look.load_state_dict(look.state_dict())
     assert look.seconds == 12.0
 

@@ -14,7 +14,7 @@ from torch import nn
 from equalbits._files import write_atomically
 from equalbits.data import DataError, check_root_is_read
 from equalbits.models import load_real
-from equalbits.recipes.bit_curves import logged_bits
+from equalbits.recipes.bit_measurements import logged_bits
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe
 from equalbits.recipes.output_dir import check_kind, lock_dir

@@ -10,8 +10,8 @@ import torch
 
 from equalbits._files import remove_file, remove_partial_files, write_all_atomically, write_atomically
 from equalbits.data import FolderLoader, Loader
+from equalbits.recipes.bit_measurements import BitMeasurements
 from equalbits.recipes.build import DataSpec, make_loader, make_model, make_with_common_start, pick_device
-from equalbits.recipes.experiments.bit_measurements import BitMeasurements
 from equalbits.recipes.experiments.run_store import PlannedRun, RunStore
 from equalbits.recipes.experiments.stack_checkpoint import checksum, remove_ended_stacks, stack_checkpoint
 from equalbits.recipes.recipe import DataConfig, Recipe

@@ -1,6 +1,7 @@
-"""Measurements of a net while it trains, for comparisons of methods: flips, entropy, seconds, packed size."""
+"""Measurements of a net while it trains, for comparisons of methods and for curves: flips, entropy, seconds, size."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from equalbits.analysis import BitMeter, summarize
 from equalbits.functional import as_filters, attainable_entropy
 from equalbits.nn import BinaryLayer
 from equalbits.recipes.build import DataSpec
-from equalbits.training import EpochRecord, StepRecord
+from equalbits.training import EpochRecord, Reporter, StepRecord, TensorBoard, WeightsAndBiases
 
 
 class BitMeasurements:
@@ -24,7 +25,8 @@ class BitMeasurements:
         self.model, self.nets, self.earlier_seconds = model, nets, 0.0
         self.layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
         self.meter = BitMeter(exactness=False)
-        self.entropy = [self.meter(model)["bits/entropy"]] if self.layers else []
+        self.values = self.meter(model) if self.layers else {}
+        self.entropy = [self.values["bits/entropy"]] if self.layers else []
         self.to_positive: list[int] = []
         self.to_negative: list[int] = []
         self.began = time.perf_counter()
@@ -32,10 +34,10 @@ class BitMeasurements:
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Measure at the end of an epoch."""
         if self.layers and isinstance(record, EpochRecord):
-            values = self.meter(self.model)
-            self.entropy.append(values["bits/entropy"])
-            self.to_positive.append(int(values["bits/to_positive"]))
-            self.to_negative.append(int(values["bits/to_negative"]))
+            self.values = self.meter(self.model)
+            self.entropy.append(self.values["bits/entropy"])
+            self.to_positive.append(int(self.values["bits/to_positive"]))
+            self.to_negative.append(int(self.values["bits/to_negative"]))
 
     @property
     def seconds(self) -> float:
@@ -79,3 +81,14 @@ class BitMeasurements:
             "to_positive": self.to_positive,
             "to_negative": self.to_negative,
         }
+
+
+def logged_bits(model: nn.Module, reporters: Sequence[Reporter]) -> list[Reporter]:
+    """Return ``reporters`` with one before them that measures the bits for those that draw curves."""
+    curved = [each for each in reporters if isinstance(each, TensorBoard | WeightsAndBiases)]
+    if not curved or not any(isinstance(layer, BinaryLayer) for layer in model.modules()):
+        return list(reporters)
+    bits = BitMeasurements(model)
+    for reporter in curved:
+        reporter.more = lambda: bits.values
+    return [bits, *reporters]
