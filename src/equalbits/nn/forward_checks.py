@@ -4,7 +4,7 @@ The sign of a ReLU's output is always +1: a layer that takes it as its binary in
 that reads ``layer.weight`` instead of calling the layer computes with real latents.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,18 +46,15 @@ class _Watch(TorchFunctionMode):
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if made:
-            self._note_reads(given)
-            sources = frozenset[nn.Module]().union(*map(_sources, given))
-            for tensor in made if sources else ():
-                follow = bool(sources) and tensor.is_floating_point() and not bool((tensor < 0).any())
+            for tensor in given:
+                owners = self.owners.get(id(tensor), ())
+                if not any(owner in self.inside for owner in owners):
+                    self.observed.read |= dict.fromkeys(owners)
+        if sources := frozenset[nn.Module]().union(*map(_sources, given)):
+            for tensor in made:
+                follow = tensor.is_floating_point() and not bool((tensor < 0).any())
                 tensor._rectified_by = sources if follow else frozenset()  # type: ignore[attr-defined]
         return result
-
-    def _note_reads(self, given: Iterable[Tensor]) -> None:
-        for tensor in given:
-            owners = self.owners.get(id(tensor), ())
-            if not any(owner in self.inside for owner in owners):
-                self.observed.read |= dict.fromkeys(owners)
 
     def enter(self, layer: nn.Module, *_: object) -> None:
         """Push a layer that is being called."""
