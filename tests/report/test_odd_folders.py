@@ -1,8 +1,9 @@
-"""Reports of odd folders: invalid names and numbers, foreign runs, other speeds."""
+"""Reports of odd folders: names that are no text, foreign runs, links, other speeds."""
 
 import json
 import os
 import shutil
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,18 @@ def test_every_command_that_resumed_a_folder_is_shown(command: str, tmp_path: Pa
         monkeypatch.setattr("sys.argv", ["equalbits", *words.split()])
         assert main() == 0
     assert f">equalbits {made[0]}\nequalbits {made[1]}</code>" in report_page(tmp_path / "it")
+
+
+def test_link_targets_outside_are_not_embedded_and_a_pipe_does_not_hang(run: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("name = 'a secret'")
+    shutil.copytree(run, tmp_path / "held")
+    (tmp_path / "held" / "recipe.toml").unlink()
+    (tmp_path / "held" / "recipe.toml").symlink_to(secret)
+    assert "secret" not in report_page(tmp_path / "held")
+    picture = tmp_path / "held" / "own.png"
+    for make in (lambda: picture.symlink_to(secret), lambda: os.mkfifo(picture)):
+        make()
+        page = report_page(tmp_path / "held")
+        assert "own.png is a link or no file" in page and b64encode(secret.read_bytes()).decode() not in page
+        picture.unlink()

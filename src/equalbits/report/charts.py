@@ -75,6 +75,8 @@ def line_chart(title: str, curves: Sequence[Curve], *, unit: str = "", digits: i
 
 def data_uri(picture: Path) -> str:
     """Return an image file as data URI. As an image, an SVG can neither run scripts nor load anything."""
+    if picture.is_symlink() or not picture.is_file():  # a link may lead anywhere, and a pipe would wait for a writer
+        raise ValueError(f"{picture.name} is a link or no file: copy the picture there, or remove it")
     return _as_uri(picture.read_bytes(), picture.suffix[1:])
 
 

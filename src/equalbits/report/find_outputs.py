@@ -70,7 +70,7 @@ def scan(folder: Path) -> list[Entry]:
 def _walk(folder: Path) -> Iterator[Entry]:
     """Yield the entry of the folder itself, then those of its subfolders that do not belong to it."""
     inner, own = _subfolders(folder), list[Path]()
-    kind = next((kind for kind, name in _MAIN_FILES.items() if (folder / name).is_file()), "")
+    kind = next((kind for kind, name in _MAIN_FILES.items() if _is_file(folder / name)), "")
     if kind:
         own = [each for each in inner if _belongs(each, kind)]
         yield _read_entry(kind, folder, own)
@@ -112,15 +112,20 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(each for each in inner if each.name != "tensorboard" and each.name[0] != ".")
 
 
+def _is_file(path: Path) -> bool:
+    """Return whether a path is a file of its own: the page must not show what a link leads to, maybe elsewhere."""
+    return path.is_file() and not path.is_symlink()
+
+
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("run.json", "recipe.toml"))
+    return any(_is_file(folder / name) for name in ("run.json", "recipe.toml"))
 
 
 def _read_entry(kind: str, folder: Path, own: Sequence[Path]) -> Entry:
     main, listed = folder / _MAIN_FILES[kind], folder / "claims.json"
     try:
         facts = json.loads(main.read_text())
-        claims = json.loads(listed.read_text()) if kind == "item" and listed.is_file() else ()
+        claims = json.loads(listed.read_text()) if kind == "item" and _is_file(listed) else ()
     except (OSError, ValueError) as error:
         return Entry(kind, folder, {}, error=f"{main} or {listed.name} is not JSON: {one_line(error)}")
     return Entry(kind, folder, facts, _read_runs(own), _pictures(folder), tuple(claims))
@@ -136,9 +141,9 @@ def _read_runs(folders: Sequence[Path]) -> tuple[RunFiles, ...]:
 
 def _read_run(folder: Path) -> RunFiles:
     try:
-        record = RunRecord.read(folder / "run.json") if (folder / "run.json").is_file() else None
-        recipe = (folder / "recipe.toml").read_text() if (folder / "recipe.toml").is_file() else ""
-        history = read_history(folder / "history.jsonl") if (folder / "history.jsonl").is_file() else History(())
+        record = RunRecord.read(folder / "run.json") if _is_file(folder / "run.json") else None
+        recipe = (folder / "recipe.toml").read_text() if _is_file(folder / "recipe.toml") else ""
+        history = read_history(folder / "history.jsonl") if _is_file(folder / "history.jsonl") else History(())
         return RunFiles(folder, record, history.epochs, recipe)
     except (OSError, ValueError) as error:
         return RunFiles(folder, error=one_line(error))
@@ -149,8 +154,8 @@ def _pictures(folder: Path) -> tuple[Path, ...]:
     found = []
     for stem in sorted({path.stem for path in folder.iterdir() if path.suffix in (".svg", ".png")}):
         svg, png = folder / f"{stem}.svg", folder / f"{stem}.png"
-        smaller = svg.is_file() and png.is_file() and 4 * png.stat().st_size < svg.stat().st_size
-        found.append(png if smaller or not svg.is_file() else svg)
+        smaller = _is_file(svg) and _is_file(png) and 4 * png.stat().st_size < svg.stat().st_size
+        found.append(png if smaller or not _is_file(svg) else svg)
     return tuple(found)
 
 
