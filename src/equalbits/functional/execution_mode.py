@@ -47,15 +47,15 @@ def kernels_for(name: str, tensor: Tensor) -> ModuleType | None:
         return None
 
 
-def plain_twin(forward: Callable[..., Any], setup_context: Callable[..., None], backward: Callable[..., Any]) -> Any:
+def plain_twin(forward: Callable[..., object], setup: Callable[..., None], backward: Callable[..., object]) -> Any:
     """Return an autograd function of these parts for plain execution alone.
 
     ``apply`` of a function with ``setup_context`` inspects its signature each time, longer than a small layer takes.
     """
 
-    def forward_with_context(ctx: Any, *inputs: Any) -> Any:
+    def forward_with_context(ctx: object, *inputs: object) -> object:
         output = forward(*inputs)
-        setup_context(ctx, inputs, output)
+        setup(ctx, inputs, output)
         return output
 
     methods = {"forward": staticmethod(forward_with_context), "backward": staticmethod(backward)}

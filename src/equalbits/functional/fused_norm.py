@@ -67,22 +67,23 @@ class FusedNorm:
         once = torch.autograd.function.once_differentiable(self.backward)
         self.plain = plain_twin(self.forward, self.setup_context, once)
 
-    def __call__(self, c: Tensor, *others: Any) -> Any:
+    def __call__(self, c: Tensor, *others: object) -> Tensors:
         """Return the outputs, with their gradients."""
-        return (self.plain.apply if is_plain(c) else self.forward_op)(c, *others)
+        function: Callable[..., Tensors] = self.plain.apply if is_plain(c) else self.forward_op
+        return function(c, *others)
 
     def kernels(self, c: Tensor) -> ModuleType | None:
         """Return the module of kernels; None on another device, without Triton or for an unsupported dtype."""
         gpu = kernels_for(self.name, c)
         return gpu if gpu and c.dtype in gpu.DTYPES else None
 
-    def forward(self, c: Tensor, *others: Any) -> Tensors:
+    def forward(self, c: Tensor, *others: object) -> Tensors:
         """Return the outputs, computed by the kernels on a GPU."""
         gpu = self.kernels(c)
         return gpu.forward(c, *others) if gpu else self.reference_forward(c, *others)
 
     def gradients(
-        self, g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any, overwrite: bool = False
+        self, g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: object, overwrite: bool = False
     ) -> Tensors:
         """Return the results of the backward; with ``overwrite`` a GPU writes the gradient of ``c`` into its memory."""
         gpu = self.kernels(c)

@@ -105,7 +105,7 @@ def _save(inputs: Sequence[Any], output: Tensors) -> tuple[Tensor | None, ...]:
 
 
 def _input_gradients(
-    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: Tensors
+    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[object], found: Tensors
 ) -> tuple[Tensor | None, ...]:
     g_sum, _, of_vectors = found
     return g_sum, *of_vectors[:5], None if g_s is None else of_vectors[5]

@@ -172,7 +172,7 @@ def _unpack(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
     return unpack_by_shifts(packed, columns, dtype)
 
 
-def operator(name: str, schema: str, function: Callable[..., Any]) -> Any:
+def operator(name: str, schema: str, function: Callable[..., object]) -> Any:
     """Return a function of torch's operations as an operator; a compiler infers shapes by the function itself."""
     made = torch.library.custom_op(f"equalbits::{name}", function, schema=schema, **_ANY_LAYOUT)
     made.register_fake(function)

@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -212,7 +212,7 @@ class BinaryLayer(LoadableLayer):
             return False
         return F.saves_signs(quantized, weight)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), **dict.fromkeys(UNCOPIED)}  # type: ignore[no-untyped-call]
 
 

@@ -18,7 +18,7 @@ Q = TypeVar("Q", bound=nn.Module)
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
 
-def settings_of(factory: Callable[..., Any]) -> dict[str, Any]:
+def settings_of(factory: Callable[..., object]) -> dict[str, Any]:
     """Return the arguments of a class or function with their defaults (``inspect.Parameter.empty``: required)."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(factory).parameters
