@@ -6,7 +6,7 @@ itself. Then a decoder can read its tokens piece by piece, if the keys and value
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,7 +62,7 @@ class _Shortening:
     def run(self, until_attention: bool) -> Shortened:
         for place, operation in enumerate(self.network.operations):
             self.inner.append(0)
-            made = self._rule(operation)(place, operation)
+            made = self._shorten(place, operation)
             if not self.inner[-1]:
                 raise self._refuse(place, "mixes tokens")
             self.operations.append(made)
@@ -74,20 +74,45 @@ class _Shortening:
         network = Network((1, 1, self.rows), tuple(self.operations), tensors, inputs=(port,))
         return Shortened(network, self.length, tuple(self.attentions), self.tables)
 
-    def _rule(self, operation: Operation) -> Callable[[int, Operation], Operation]:
-        kind = operation.kind
+    def _shorten(self, place: int, operation: Operation) -> Operation:
+        """Return an operation with fewer tokens, and note how many numbers lie behind the tokens of its output."""
+        kind, inner = operation.kind, {self.inner[value] for value in operation.inputs}
+        if kind == "matmul":
+            return self._matmul(place, operation)
         if kind in ("reshape", "flatten"):
-            return self._reshape
-        if kind in ("affine", "prelu"):
-            return self._vectors
-        if isinstance(OPS[kind], ElementwiseOp):
-            return self._elementwise
-        return getattr(self, f"_{kind}", self._unknown)
+            return self._reshape(place, operation)
+        if isinstance(OPS[kind], ElementwiseOp) or any(place == attention.places[1] for attention in self.attentions):
+            self.inner[place + 1] = inner.pop() if len(inner) == 1 else 0
+            return self._vectors(place, operation) if kind in ("affine", "prelu") else operation
+        self._moved(place, axis := self._output_axis(place, operation))
+        if kind == "slice" and axis >= 0:
+            stops = tuple(self.rows if i == axis else stop for i, stop in enumerate(operation.settings["stop"]))
+            return replace(operation, settings={**operation.settings, "stop": stops})
+        return operation
 
-    def _unknown(self, place: int, operation: Operation) -> Operation:
-        if operation.kind in ("rms_norm", "layer_norm"):
-            return self._along_axis(place, operation)
-        raise self._refuse(place, "mixes tokens")
+    def _output_axis(self, place: int, operation: Operation) -> int:
+        """Return the axis of the output that counts tokens; -1 where there is none, as where tokens mix."""
+        settings, axes = operation.settings, {self.axis(value) for value in operation.inputs}
+        axis = axes.pop()
+        if axes or axis < 0:
+            return -1
+        match operation.kind:
+            case "permute":
+                return int(settings["axes"].index(axis))
+            case "rms_norm" | "layer_norm" | "softmax":
+                alone = axis != settings["axis"]
+            case "slice":
+                alone = [settings[name][axis] for name in ("start", "stop", "step")] == [0, self.length, 1]
+            case "concat":
+                alone = axis > 0
+            case "linear":
+                alone = axis < len(self.network.shapes[place + 1]) - 1
+            case "conv":
+                pointwise = settings["kernel"] == settings["stride"] == (1, 1) and not any(settings["padding"])
+                alone = pointwise and axis > 0
+            case kind:
+                alone = kind in ("embedding", "mul")
+        return axis if alone else -1
 
     def _refuse(self, place: int, why: str) -> ValueError:
         layer = self.network.layer_name(place)
@@ -114,15 +139,10 @@ class _Shortening:
         behind = math.prod(shape[axis + 1 :])
         return inner % behind == 0 and (behind * shape[axis]) % (inner * self.length) == 0
 
-    def _elementwise(self, place: int, operation: Operation) -> Operation:
-        kinds = {self.inner[value] for value in operation.inputs}
-        self.inner[place + 1] = kinds.pop() if len(kinds) == 1 else 0
-        return operation
-
     def _vectors(self, place: int, operation: Operation) -> Operation:
         """Shorten the vectors of an affine or PReLU; those of an affine that depend on the position become a table."""
         value, axis = operation.inputs[0], operation.settings.get("axis", 0)
-        self.inner[place + 1] = inner = self.inner[value]
+        inner = self.inner[value]
         (part, name), *_ = operation.tensors.items()
         array = self.network.tensors[name]
         if array.shape[-1] == 1 or not self._holds_tokens(value, axis):
@@ -158,49 +178,6 @@ class _Shortening:
         """Note on which axis the tokens of the output lie; at -1 they are lost."""
         self.inner[place + 1] = math.prod(self.network.shapes[place + 1][axis + 1 :]) if axis >= 0 else 0
 
-    def _permute(self, place: int, operation: Operation) -> Operation:
-        axis = self.axis(operation.inputs[0])
-        self._moved(place, operation.settings["axes"].index(axis) if axis >= 0 else -1)
-        return operation
-
-    def _slice(self, place: int, operation: Operation) -> Operation:
-        axis, settings = self.axis(operation.inputs[0]), dict(operation.settings)
-        if axis < 0 or (settings["start"][axis], settings["stop"][axis], settings["step"][axis]) != (0, self.length, 1):
-            return operation
-        self._moved(place, axis)
-        settings["stop"] = tuple(self.rows if i == axis else stop for i, stop in enumerate(settings["stop"]))
-        return replace(operation, settings=settings)
-
-    def _concat(self, place: int, operation: Operation) -> Operation:
-        axes = {self.axis(value) for value in operation.inputs}
-        self._moved(place, axes.pop() if len(axes) == 1 and 0 not in axes else -1)
-        return operation
-
-    def _mul(self, place: int, operation: Operation) -> Operation:
-        axes = {self.axis(value) for value in operation.inputs}
-        self._moved(place, axes.pop() if len(axes) == 1 else -1)
-        return operation
-
-    def _along_axis(self, place: int, operation: Operation) -> Operation:
-        axis = self.axis(operation.inputs[0])
-        self._moved(place, axis if axis != operation.settings["axis"] else -1)
-        return operation
-
-    def _conv(self, place: int, operation: Operation) -> Operation:
-        settings, axis = operation.settings, self.axis(operation.inputs[0])
-        pointwise = settings["kernel"] == settings["stride"] == (1, 1) and not any(settings["padding"])
-        self._moved(place, axis if pointwise and axis else -1)
-        return operation
-
-    def _linear(self, place: int, operation: Operation) -> Operation:
-        axis = self.axis(operation.inputs[0])
-        self._moved(place, axis if axis < len(self.network.shapes[place + 1]) - 1 else -1)
-        return operation
-
-    def _embedding(self, place: int, operation: Operation) -> Operation:
-        self._moved(place, self.axis(operation.inputs[0]))
-        return operation
-
     def _matmul(self, place: int, operation: Operation) -> Operation:
         """Take the product of queries and keys, which only a causal softmax may read, and that one's product."""
         rank = len(self.network.shapes[place + 1])
@@ -223,12 +200,6 @@ class _Shortening:
             raise self._refuse(place, "multiplies values that are not queries, keys and values of tokens")
         self.attentions.append(Attention((place, softmax, last), (first, second, values)))
         self._moved(place, rank - 2)
-        return operation
-
-    def _softmax(self, place: int, operation: Operation) -> Operation:
-        if not any(place == attention.places[1] for attention in self.attentions):
-            return self._along_axis(place, operation)
-        self.inner[place + 1] = self.inner[operation.inputs[0]]
         return operation
 
     def _only_reader(self, place: int) -> int:
