@@ -96,10 +96,13 @@ def trace_program(model: nn.Module, example: Example) -> Frozen:
     """
     try:
         check_module(model)
+        if isinstance(model, torch.jit.ScriptModule):
+            raise PackError("model is a ScriptModule, which cannot be traced: give the nn.Module it was made from")
+        frozen, ports = copy_model(model).cpu().eval(), None
     except ValueError as error:
-        raise PackError(str(error)) from None
-    frozen, ports = _copy(model).cpu().eval(), None
-    if isinstance(example, Mapping | list | tuple) or (isinstance(example, Tensor) and _holds_ids(example)):
+        raise PackError(str(error)) from error
+    holds_ids = isinstance(example, Tensor) and example.dtype in (torch.int64, torch.int32) and example.dim() < 4
+    if holds_ids or isinstance(example, Mapping | list | tuple):
         ports = PortedForward(frozen, example)
         frozen.forward, example = ports.forward, ports.example
     images = _check_example(example)  # type: ignore[arg-type]
@@ -133,15 +136,6 @@ def _agree_in_float64(model: nn.Module, images: Tensor) -> bool:
     except Exception as error:  # a forward may raise anything, such as where it makes float32 constants
         logging.getLogger("equalbits").debug("the model fails in float64: %s", _one_line(error, 300))
         return False
-
-
-def _copy(model: nn.Module) -> nn.Module:
-    if isinstance(model, torch.jit.ScriptModule):
-        raise PackError("model is a ScriptModule, which cannot be traced: give the nn.Module it was made from")
-    try:
-        return copy_model(model)
-    except ValueError as error:
-        raise PackError(str(error)) from error
 
 
 def _freeze_weights(model: nn.Module) -> dict[str, BinaryWeights]:
@@ -189,10 +183,6 @@ def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
 
 def _one_line(error: Exception, most: int) -> str:
     return " ".join(str(error).split())[:most]
-
-
-def _holds_ids(example: Tensor) -> bool:
-    return example.dtype in (torch.int64, torch.int32) and example.dim() < 4
 
 
 def _check_example(example: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -27,18 +27,20 @@ _RuleT = TypeVar("_RuleT", bound=Rule)
 
 #: Rules by name of the ATen operation, as in ``"aten.relu.default"``. An operation with a rule is not decomposed.
 RULES: dict[str, Rule] = {}
-#: What rules do where the batch is not in front, in a word that :mod:`equalbits.deploy.batch_axis` explains.
-BATCH: dict[str, str] = {}
+#: What a rule does where the batch is not in front, in a word that :mod:`equalbits.deploy.batch_axis` explains.
+How = Literal["", "anywhere", "axis", "cut", "drop", "reshape", "pool", "norm", "pad", "own"]
+BATCH: dict[str, How] = {}
 #: Place of the axes among the arguments of rules that have any.
 AXES_AT: dict[str, int] = {}
 
 
-def rule(*names: str, batch: str = "", axes_at: int = 0) -> Callable[[_RuleT], _RuleT]:
+def rule(*names: str, batch: How = "", axes_at: int = 0) -> Callable[[_RuleT], _RuleT]:
     """Register a function as the rule of ATen operations: it adds the steps of a node to the tracer."""
 
     def register(function: _RuleT) -> _RuleT:
         RULES.update({f"aten.{name}": function for name in names})
-        BATCH.update(dict.fromkeys(names, batch or ("axis" if axes_at else "")))
+        how: How = batch or ("axis" if axes_at else "")
+        BATCH.update(dict.fromkeys(names, how))
         AXES_AT.update(dict.fromkeys(names, axes_at))
         return function
 

@@ -29,5 +29,6 @@ def _same_operation(kind: str, settings: tuple[str, ...], tracer: Tracer, value:
 
 for _kind, _spec in OPS.items():
     for _name, _settings in _spec.aten.items():
-        _batch = "anywhere" if _kind in (*FUNCTIONS, "relu") else ""
-        rule(_name, batch=_batch)(partial(_same_operation, _kind, _settings))
+        rule(_name, batch="anywhere" if _kind in (*FUNCTIONS, "relu") else "")(
+            partial(_same_operation, _kind, _settings)
+        )

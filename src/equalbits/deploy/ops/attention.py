@@ -67,29 +67,17 @@ def attention(
     scores = _multiply(tracer, tracer.affine(queries, scale), turned)
     if isinstance(mask, Mask):
         mask = tracer.affine(mask.value, -_MASKED, _MASKED)
-    if mask is not None:
-        if isinstance(mask, Tensor) and mask.dtype is torch.bool:
-            if not is_causal and torch.equal(mask.reshape(-1, *mask.shape[-2:])[0], _lower(mask)) and _same(mask):
-                mask, is_causal = None, True
-            else:
-                mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, _MASKED)
-        elif isinstance(mask, Tensor):
-            mask = mask.clamp(min=_MASKED)
+    elif isinstance(mask, Tensor) and mask.dtype is not torch.bool:
+        mask = mask.clamp(min=_MASKED)
+    elif isinstance(mask, Tensor):
+        lower = not is_causal and bool((mask == torch.ones_like(mask).tril()).all())
+        is_causal = is_causal or lower
+        mask = None if lower else torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, _MASKED)
     if mask is not None:
         tracer.shape = (tracer.batch, *scores.shape)
         scores = add(tracer, scores, mask)
     made = tracer.add("softmax", scores, axis=rank - 1, causal=is_causal)
     return _multiply(tracer, made, values)
-
-
-def _lower(mask: Tensor) -> Tensor:
-    return torch.ones(mask.shape[-2:], dtype=torch.bool).tril()
-
-
-def _same(mask: Tensor) -> bool:
-    """Return whether a mask is the same for every image and head."""
-    rows = mask.reshape(-1, *mask.shape[-2:])
-    return bool((rows == rows[:1]).all())
 
 
 def _repeat_heads(tracer: Tracer, value: Value, shape: Sequence[int]) -> Value:
