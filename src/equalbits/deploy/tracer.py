@@ -160,7 +160,9 @@ class Tracer:
 
     def reshape(self, value: Value, shape: Iterable[int], *, merge: bool = True) -> Value:
         """Reshape; behind a reshape and a swap of groups, shuffle channels. The same shape adds no step."""
-        last, shape = self.maker(value) if merge else None, _resolve(tuple(shape), value.shape)
+        last, shape = self.maker(value) if merge else None, tuple(shape)
+        if shape[0] == -1:
+            shape = (math.prod(value.shape) // math.prod(shape[1:]), *shape[1:])
         if last is not None and last.kind in ("reshape", "flatten"):
             return self.reshape(self.source(last), shape, merge=False)
         if last is not None and last.kind == "permute" and last.settings["axes"] == (1, 0, 2, 3):
@@ -254,8 +256,3 @@ class Tracer:
             total, shift = part if total is None else self.add("add", total, part), 0.0
         assert total is not None
         return total
-
-
-def _resolve(shape: Shape, before: Shape) -> Shape:
-    """Return a shape with the size that a −1 in front stands for."""
-    return (math.prod(before) // math.prod(shape[1:]), *shape[1:]) if shape[0] == -1 else shape

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,7 +90,9 @@ class PackedModel:
                 logging.getLogger("equalbits").debug("%s", error)
         if self._native is None:
             limits.check(network, numpy=True)
-        self._at_length = lru_cache(_KEPT_LENGTHS)(partial(_model_at, network, threads, engine, limits))
+        self._at_length = lru_cache(_KEPT_LENGTHS)(
+            lambda length: PackedModel(at_length(network, length), threads=threads, engine=engine, limits=limits)
+        )
 
     @property
     def engine(self) -> str:
@@ -226,10 +228,6 @@ class PackedModel:
 def _from_packed(packed: bytes, threads: int, engine: str, memory: int, work: int) -> PackedModel:
     """Load a model from the bytes of a packed file, for ``pickle`` and ``copy``."""
     return PackedModel(from_bytes(packed), threads=threads, engine=engine, limits=Limits(memory, work))
-
-
-def _model_at(network: Network, threads: int, engine: str, limits: Limits, length: int) -> PackedModel:
-    return PackedModel(at_length(network, length), threads=threads, engine=engine, limits=limits)
 
 
 class NativeEngine:

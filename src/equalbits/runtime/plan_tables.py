@@ -47,7 +47,7 @@ class PlanTables:
 
     def value(self, kind: int, shape: Shape) -> int:
         """Add a value; return its number. Anything but an image or a feature list is kept flat, in torch's order."""
-        self.values.append((kind, *as_image(shape)))
+        self.values.append((kind, *(shape if len(shape) == 3 else (math.prod(shape), 1, 1))))
         return len(self.values) - 1
 
     def step(self, kind: str, **fields: int) -> None:
@@ -111,11 +111,6 @@ class PlanTables:
 def field_default(name: str) -> int:
     """Return the number that a step has in a field it is not given."""
     return 1 if name.startswith(_DEFAULT_ONE) else 0 if name.startswith(_DEFAULT_ZERO) else -1
-
-
-def as_image(shape: Shape) -> Shape:
-    """Return a shape as channels, rows and columns."""
-    return shape if len(shape) == 3 else (math.prod(shape), 1, 1)
 
 
 def strides(shape: Shape) -> Shape:

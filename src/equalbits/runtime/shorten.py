@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.op_specs import Array, ElementwiseOp, Floats, Shape
+from equalbits.runtime.op_specs import ElementwiseOp, Floats, Shape
 from equalbits.runtime.ops import OPS
 
 
@@ -128,10 +128,10 @@ class _Shortening:
 
     def shape(self, value: int) -> Shape:
         """Return the shape of a value with fewer tokens."""
-        return tuple(self._shorter(value, axis, size) for axis, size in enumerate(self.network.shapes[value]))
-
-    def _shorter(self, value: int, axis: int, size: int) -> int:
-        return size // self.length * self.rows if self._holds_tokens(value, axis) else size
+        sizes = enumerate(self.network.shapes[value])
+        return tuple(
+            size // self.length * self.rows if self._holds_tokens(value, axis) else size for axis, size in sizes
+        )
 
     def _holds_tokens(self, value: int, axis: int) -> bool:
         """Return whether the axis of tokens is this axis, or a part of it."""
@@ -157,14 +157,9 @@ class _Shortening:
             lead = (1,) * axis
             full = np.broadcast_to(array.reshape(2, *lead, -1, *tail), shape)
             self.tables[place] = full.reshape(2, -1, self.length, inner).astype(np.float32)
-        return self._renamed(
-            operation, part, np.ascontiguousarray(apart[..., : self.rows, :]).reshape(*array.shape[:-1], -1)
-        )
-
-    def _renamed(self, operation: Operation, part: str, array: Array) -> Operation:
-        name = f"{operation.tensors[part]}:{self.rows}"
-        self.tensors[name] = array
-        return replace(operation, tensors={**operation.tensors, part: name})
+        shorter = f"{name}:{self.rows}"
+        self.tensors[shorter] = np.ascontiguousarray(apart[..., : self.rows, :]).reshape(*array.shape[:-1], -1)
+        return replace(operation, tensors={**operation.tensors, part: shorter})
 
     def _reshape(self, place: int, operation: Operation) -> Operation:
         self.inner[place + 1] = self.inner[operation.inputs[0]]

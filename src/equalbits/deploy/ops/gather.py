@@ -85,17 +85,14 @@ def windows(tracer: Tracer, value: Known, axis: int, size: int, step: int) -> Va
 @rule("index.Tensor")
 def index(tracer: Tracer, value: Known, indices: Sequence[Known]) -> Value:
     """Gather entries of one axis at constant indices."""
-    if len(indices) == 2 and _is_batch(tracer, indices[0]) and isinstance(indices[1], Tensor):
-        return tracer.reshape(index_select(tracer, value, 1, indices[1].flatten()), tracer.output_shape())
+    first, *rest = indices
+    each_image = isinstance(first, Tensor) and torch.equal(first.flatten(), torch.arange(tracer.batch))
+    if each_image and len(rest) == 1 and isinstance(rest[0], Tensor):
+        return tracer.reshape(index_select(tracer, value, 1, rest[0].flatten()), tracer.output_shape())
     axes = [axis for axis, places in enumerate(indices) if places is not None]
     if len(axes) != 1:
         raise tracer.refuse("gathers along several axes at once: index one axis at a time")
     return index_select(tracer, value, axes[0], indices[axes[0]])
-
-
-def _is_batch(tracer: Tracer, places: Known) -> bool:
-    """Return whether indices name each image itself, along the first axis."""
-    return isinstance(places, Tensor) and torch.equal(places.flatten(), torch.arange(tracer.batch))
 
 
 @rule("repeat_interleave.self_int")

@@ -40,7 +40,8 @@ class _Weighted(OpSpec):
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         value = operation.inputs[0]
-        arrays, by_rows = lowering.network.arrays(operation), reads_rows(lowering, place)
+        arrays = lowering.network.arrays(operation)
+        by_rows = self.kind == "linear" and len(lowering.network.shapes[place + 1]) > 1
         fields = windows.native_window(operation.settings) if self.kind == "conv" else {}
         if by_rows:
             fields["SIZE0"] = math.prod(lowering.network.shapes[value][:-1])
@@ -225,11 +226,6 @@ def multiplies(lowering: "Lowering", place: int) -> str:
     largest = max(-source.settings["min"], source.settings["max"])
     width = op_specs.connections(settings, (network.shapes[operation.inputs[0]],))
     return "bytes" if quantize.exact_products(weight, largest, width) else "floats"
-
-
-def reads_rows(lowering: "Lowering", place: int) -> bool:
-    """Return whether an operation is a linear layer over the last of several axes."""
-    return lowering.network.operations[place].kind == "linear" and len(lowering.network.shapes[place + 1]) > 1
 
 
 OPS = (_Conv(), _Linear())

@@ -65,7 +65,10 @@ class _Softmax(_AlongAxis):
     def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
         (value,) = graph.inputs(operation)
         if operation.settings["causal"]:
-            value = graph.node("Where", graph.constant(*_mask(*shape[-2:])), -np.inf, value)
+            *_, rows, columns = shape
+            value = graph.node(
+                "Where", graph.constant(_later(rows, columns), f":later{rows}x{columns}"), -np.inf, value
+            )
         return graph.node("Softmax", value, axis=operation.settings["axis"] + 1)
 
 
@@ -125,11 +128,6 @@ class _LayerNorm(_RMSNorm):
 def _later(rows: int, columns: int) -> Array:
     """Return where a column comes after its row: the entries that a causal softmax leaves out."""
     return np.arange(columns) > np.arange(rows)[:, None]
-
-
-def _mask(rows: int, columns: int) -> tuple[Array, str]:
-    """Return these entries, and a name by which an exported graph stores them once."""
-    return _later(rows, columns), f":later{rows}x{columns}"
 
 
 OPS = (_Softmax(), _LayerNorm(), _RMSNorm())
