@@ -139,7 +139,7 @@ def test_the_contents_list_kind_method_accuracy_and_claims(page: Page, folder: P
     assert f"own, bihalf, seed 0 one run 1 {100 * run['correct'] / run['total']:.2f} – " in words
     tests = [json.loads(path.read_text())["last"]["test"] for path in (folder / "sweep").rglob("run.json")]
     scores = sorted(100 * test["correct"] / test["total"] for test in tests)
-    assert f"Sweep of own by bihalf, sign sweep sweep 4 {scores[0]:.2f} to {scores[-1]:.2f} – " in words
+    assert f"Sweep of own, bihalf, sign sweep sweep 4 {scores[0]:.2f} to {scores[-1]:.2f} – " in words
     assert " all/fig6 item 0 – 6 agree, 1 not decided " in words
 
 
@@ -211,15 +211,20 @@ def test_unfinished_and_damaged_runs_are_named_and_the_rest_is_shown(folder: Pat
 def test_a_run_is_titled_by_the_settings_that_differ_from_its_recipe(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "one", tmp_path / "one")
     facts = json.loads((tmp_path / "one" / "run.json").read_text())
-    changed = {"model.weight_quantizer": "sign", "epochs": 5, "model.options.width": 0.5, "seed": 3}
+    changed = {"model.weight_quantizer": "sign", "epochs": 5, "model.name": "conv4", "data.limit": 9, "seed": 3}
     facts["recipe"] = get_recipe("fashion-conv2").with_settings(changed).as_dict()
     (tmp_path / "one" / "run.json").write_text(json.dumps(facts))
-    named = "fashion-conv2, sign, epochs=5, width=0.5, seed 0"
+    named = "fashion-conv2, sign, epochs=5, model.name=conv4, limit=9, seed 0"
     assert f" {named} " in Page(report_page(tmp_path)).words()
     (tmp_path / "one" / "run.json").unlink()
     lines = (tmp_path / "one" / "history.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "one" / "history.jsonl").write_text(lines[0])
     assert "Not finished: 1 epoch is done." in Page(report_page(tmp_path)).words()
+
+
+def test_a_sweep_is_titled_by_the_settings_that_vary(tmp_path: Path) -> None:
+    sweep(RECIPE, tmp_path / "rates", vary={"optimizer.lr": [0.1, 0.01]}, seeds=[0], execution=CPU)
+    assert " Sweep of own over lr, bihalf " in Page(report_page(tmp_path)).words()
 
 
 def test_a_missing_picture_is_reported_on_the_page(folder: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ COMMANDS = {
 #: Commands whose time torch decides. `bench` measures torch as users start it.
 _IN_TORCH = ("demo", "train", "sweep", "compare", "reproduce", "evaluate")
 
+
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Align the help of all commands; argparse alone leaves too little space for the longest name."""
 

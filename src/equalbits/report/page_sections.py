@@ -45,13 +45,11 @@ def title_of(entry: Entry, folder: Path) -> str:
     if entry.kind == "compare" and facts:
         return f"Methods on {facts['recipe']}"
     if entry.kind == "sweep" and facts:
-        found = list(dict.fromkeys(_method(run.record) for run in entry.runs if run.record))
-        methods = f" by {', '.join(found[:4])}{', …' if found[4:] else ''}" if found else ""
-        return f"Sweep of {facts['recipe']}{methods}"
+        return f"Sweep of {facts['recipe']}{_varied(entry.runs)}{_methods(entry.runs)}"
     if entry.kind == "run" and entry.runs and (record := entry.runs[0].record):
         own = own_settings(record.recipe.as_dict())
         settings = {name: value for name, value in own.items() if name != "model.weight_quantizer"}
-        changed = [f"{name.split('.')[-1]}={_setting(value)}" for name, value in settings.items()]
+        changed = [f"{_short(name)}={_setting(value)}" for name, value in settings.items()]
         words = [record.recipe.name, _method(record), *changed[:4], *(["…"] if changed[4:] else [])]
         return ", ".join([*words, f"seed {record.seed}"])
     where = entry.path.relative_to(folder).as_posix()
@@ -60,6 +58,26 @@ def title_of(entry: Entry, folder: Path) -> str:
 
 def _method(run: RunRecord) -> str:
     return run.recipe.model.weight_quantizer or "real weights"
+
+
+def _short(name: str) -> str:
+    """Return a setting's name without its group, unless several groups have one of that name."""
+    return name if name.endswith(".name") else name.split(".")[-1]
+
+
+def _varied(runs: Sequence[RunFiles]) -> str:
+    """Return which settings differ between the runs of a sweep, besides their methods and seeds."""
+    recipes = [flatten(run.record.recipe.as_dict()) for run in runs if run.record]
+    names = dict.fromkeys(
+        name for recipe in recipes for name in recipe if name not in ("seed", "model.weight_quantizer")
+    )
+    varied = [_short(name) for name in names if len({repr(recipe.get(name)) for recipe in recipes}) > 1]
+    return f" over {', '.join(varied)}" if varied else ""
+
+
+def _methods(runs: Sequence[RunFiles]) -> str:
+    found = list(dict.fromkeys(_method(run.record) for run in runs if run.record))
+    return f", {', '.join(found[:4])}{', …' if found[4:] else ''}" if found else ""
 
 
 def _run(entry: Entry) -> dict[str, object]:
