@@ -196,21 +196,15 @@ class BinaryLayer(LoadableLayer):
             )
 
     def operand(self, quantized: Tensor, bits: F.SignBits | None) -> tuple[Tensor | F.ScaledSymbols, bool | F.SignBits]:
-        """Return the weight to multiply a quantized input with, and whether to keep that as bits: True or its bits."""
-        symbols = self.scaled_symbols(autocast=True)
-        weight = self.binary_weight() if symbols is None else symbols.latents
-        signs = (bits or True) if self.saves_signs(quantized, weight) else False
-        return symbols or weight, signs
+        """Return the weight to multiply a quantized input with, and whether to keep that as bits: True or its bits.
 
-    def saves_signs(self, quantized: Tensor, weight: Tensor) -> bool:
-        """Return whether to keep the quantized input for the backward pass as bits.
-
-        The input quantizer must state that it returns ±1, without hooks that could change it.
+        It is kept so if the input quantizer states that it returns ±1, and has no hooks that could change it.
         """
-        quantizer = self.input_quantizer
-        if quantizer is None or quantizer._forward_hooks or not getattr(quantizer, "returns_signs", False):
-            return False
-        return F.saves_signs(quantized, weight)
+        symbols, quantizer = self.scaled_symbols(autocast=True), self.input_quantizer
+        weight = self.binary_weight() if symbols is None else symbols.latents
+        are_signs = getattr(quantizer, "returns_signs", False) and not cast("nn.Module", quantizer)._forward_hooks
+        signs = (bits or True) if are_signs and F.saves_signs(quantized, weight) else False
+        return symbols or weight, signs
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), **dict.fromkeys(UNCOPIED)}  # type: ignore[no-untyped-call]

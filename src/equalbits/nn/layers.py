@@ -184,12 +184,13 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
         stride, dilation, padding = list(self.stride), list(self.dilation), [int(size) for size in self.padding]
         kernel = list(self.kernel_size)
         output_padding = self._output_padding(input, output_size, stride, padding, kernel, 2, dilation)
-        quantized, weight = self.quantize_input(input), self.binary_weight()
-        if input.dim() == 4 and self.saves_signs(quantized, weight):
+        quantized, bits = self.quantize_as_bits(input)
+        weight, signs = self.operand(quantized, bits)
+        if input.dim() == 4 and signs:
             settings = F.ConvSettings(stride, padding, dilation, True, output_padding, self.groups)
-            return F.convolve_signs(quantized, weight, self.bias, settings)
+            return F.convolve_signs(quantized, weight, self.bias, settings, bits=bits)
         return nnf.conv_transpose2d(
-            quantized, weight, self.bias, stride, padding, output_padding, self.groups, dilation
+            quantized, F.with_gradient(weight), self.bias, stride, padding, output_padding, self.groups, dilation
         )
 
 
