@@ -106,9 +106,7 @@ def over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) 
     return total, c, stats.new_empty(2, c.shape[1]), stats.new_empty(c.shape[1])
 
 
-def over_input_of_rprelu(
-    g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any, overwrite: bool
-) -> tuple[Tensor, ...]:
+def over_input_of_rprelu(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> tuple[Tensor, ...]:
     """Allocate as the gradients of the norm with RPReLU, written over its input."""
     return torch.empty_like(c), c, others[-1].new_empty(5 if g_s is None else 6, c.shape[1])
 
@@ -243,7 +241,7 @@ def main() -> None:
     case = case._replace(batch=options.batch or case.batch)
     inductor.force_disable_caches, inductor.compile_threads = True, 1
     act_as_on_a_gpu()
-    unpack_really = BitLayout.unpack
+    really = BitLayout.unpack, PRELU.reference_backward, RPRELU.reference_backward
     print(f"{'captured, MiB':<28}{'kept':>8}{'forward':>9}{'backward':>9}{'peak':>8}{'x real':>8}")
     real = 0.0
     for way in options.ways.split("|"):
@@ -252,7 +250,7 @@ def main() -> None:
         RPRELU.reference_backward = over_input_of_rprelu
         parameters, forward_peak = peak_of(forward, keep_inputs=True, live_tensors=options.live)
         kept, backward_peak = peak_of(backward, keep_inputs=False, live_tensors=options.live)
-        BitLayout.unpack = unpack_really  # type: ignore[method-assign]
+        BitLayout.unpack, PRELU.reference_backward, RPRELU.reference_backward = really  # type: ignore[method-assign]
         lasting = 2 * parameters  # and the momentum
         peak = lasting + max(forward_peak - parameters, backward_peak)
         real = real or peak
