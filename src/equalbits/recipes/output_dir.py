@@ -4,8 +4,8 @@ import errno
 import json
 import os
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -66,13 +66,14 @@ def lock_dir(out: Path) -> Iterator[None]:
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder, new or of the same run, with --out")
     created = [each for each in (out, *out.parents) if not each.exists()]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except FileNotFoundError:  # /proc and the like
-        raise ValueError(f"{out} cannot be created: name a folder elsewhere with --out") from None
-    path = out.resolve() / ".lock"
-    lock = FileLock(path, timeout=0, is_singleton=True)  # one per path and thread: the same thread may nest it
-    try:
+    with ExitStack() as at_exit:
+        at_exit.callback(_remove_empty, created)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:  # /proc and the like
+            raise ValueError(f"{out} cannot be created: name a folder elsewhere with --out") from None
+        path = out.resolve() / ".lock"
+        lock = FileLock(path, timeout=0, is_singleton=True)  # one per path and thread: the same thread may nest it
         try:
             lock.acquire()
         except Timeout:
@@ -81,26 +82,31 @@ def lock_dir(out: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a network disk without locks
                 raise
-        own = path.stat() if lock.lock_counter == 1 else None
-        try:
-            if lock.lock_counter < 2:
-                note = {"process": os.getpid(), "host": platform.node(), "command": command_line()}
-                with errors_name(path):
-                    path.write_text(json.dumps(note))
-                remove_partial_files(out)
-            with write_only_if_locked(out, path) if own else nullcontext():
-                yield
-        finally:
-            with suppress(OSError):  # a file that replaced ours stays; one that cannot be removed locks nothing
-                if own and os.path.samestat(path.stat(), own):
-                    path.unlink()
-            lock.release()
-    finally:
-        for folder in created:  # innermost first, up to the first that holds something
-            try:
-                folder.rmdir()
-            except OSError:
-                break
+        at_exit.callback(lock.release)
+        if lock.lock_counter < 2:  # the outermost of nested calls
+            if lock.is_locked:
+                at_exit.callback(_remove_own, path, path.stat())
+            note = {"process": os.getpid(), "host": platform.node(), "command": command_line()}
+            with errors_name(path):
+                path.write_text(json.dumps(note))
+            remove_partial_files(out)
+            if lock.is_locked:
+                at_exit.enter_context(write_only_if_locked(out, path))
+        yield
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, innermost first, up to the first that holds something."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _remove_own(lock: Path, own: os.stat_result) -> None:
+    """Remove a lock file, unless another replaced it; one that cannot be removed locks nothing."""
+    with suppress(OSError):
+        if os.path.samestat(lock.stat(), own):
+            lock.unlink()
 
 
 def _holder(path: Path) -> str:
