@@ -41,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print time per image, throughput, file size and peak memory."""
-
     for name, least, most in (("threads", 1, eb.runtime.MAX_THREADS), ("batch", 1, None), ("seconds", 0, 3600)):
         value = getattr(options, name)
         if not value >= least:
@@ -107,7 +106,6 @@ def _make_call(
     network: "eb.runtime.Network", images: "NDArray[np.float32]", options: argparse.Namespace
 ) -> tuple[str, Call]:
     """Return the name of the engine, and a function that runs the batch once."""
-
     if options.engine in ("auto", "numpy"):
         model = eb.runtime.PackedModel(network, threads=options.threads, engine=options.engine)
         return model.engine, lambda: model.run_batch(images) if network.inputs else model(images)
@@ -144,7 +142,6 @@ def _time_layers(
 
     A step is named by its layer if it has weights, else by its kind.
     """
-
     plan = eb.runtime.NativeEngine(network, engine[len("native (") : -1])
     rounds: list[list[float]] = []
     end = time.perf_counter() + seconds

@@ -18,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train the methods, plot, and print the table."""
-
     out, recipe = Path(options.out), eb.paper.demo_recipe(epochs=options.epochs)
     with eb.training.ProgressBar(title="demo", quiet=options.json) as bar:
         try:

@@ -17,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Download missing files and print their directory."""
-
     if options.name not in eb.data.EDITIONS:
         if options.name in ("fashion", "synthetic"):
             raise ValueError(f"{options.name} needs no download: it is part of the package")

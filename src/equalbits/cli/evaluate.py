@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate a run or a packed file, and print its score."""
-
     extra: dict[str, object]
     source, root = eb.runtime.find_packed(options.source), Path(options.data) if options.data else None
     check_source(source, options.which)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import equalbits as eb
 from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
 from equalbits.cli.bench import random_inputs
-from equalbits.cli.pack import check_source, export_packed, pack_run, replace_when_done, written_files
+from equalbits.cli.pack import check_source, export_packed, replace_when_done, written_files
 from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the network for another runtime, run it there, and compare the logits with the packed network's."""
-
     source, path, to = eb.runtime.find_packed(options.source), *_target(options)
     check_source(source, options.which)
     if to != "c" and (options.max_flash is not None or options.max_ram is not None):
@@ -52,7 +51,8 @@ def run(options: argparse.Namespace) -> None:
         raise ModuleNotFoundError(name=to)
     if source.is_dir():
         rounding = {name: getattr(options, name) for name in ("rest", "linear_inputs", "activations")}
-        packed, _, _ = pack_run(source, which=options.which, data=options.data, **rounding)
+        root = Path(options.data) if options.data else None
+        packed, _, _ = eb.recipes.pack_run(source, which=options.which, root=root, **rounding)
     else:
         for name in ("rest", "linear_inputs", "activations"):
             if (value := getattr(options, name)) != "float32":
@@ -80,7 +80,6 @@ def export_verified(
 
     A web page holds the stored test images where ``source`` is an entry of the zoo.
     """
-
     with replace_when_done(path) as temporary:
         if to == "web":
             page = eb.runtime.web_page(

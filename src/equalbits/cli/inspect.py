@@ -20,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the layers, then the audit of their shares of +1."""
-
     path = eb.runtime.find_packed(options.source)
     check_source(path, options.which)
     if path.is_file():

@@ -67,7 +67,6 @@ def _wrapped(names: Mapping[str, str], width: int) -> list[str]:
 
 def _zoo_table(names: Sequence[str]) -> list[str]:
     """Return the lines of a table of trained networks of the package; needs no torch."""
-
     rows = []
     for name in names:
         card = eb.runtime.zoo_card(name.removeprefix("zoo:"))
@@ -85,7 +84,6 @@ def _zoo_table(names: Sequence[str]) -> list[str]:
 
 def descriptions() -> dict[str, dict[str, str]]:
     """Return the description of every name, by kind."""
-
     methods = eb.nn.list_quantizers()
     found = {"recipes": {name: eb.recipes.get_recipe(name).about for name in eb.recipes.list_recipes()}}
     for kind, names, create in (

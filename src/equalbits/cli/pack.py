@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -34,9 +33,10 @@ def run(options: argparse.Namespace) -> None:
 
     path, source = _checked_paths(options)
     to = {suffix: name for name, suffix in SUFFIX.items()}.get(path.suffix)
+    root = Path(options.data) if options.data else None
     with _log_to_stderr():
         rounding = {name: getattr(options, name) for name in ("rest", "linear_inputs", "activations")}
-        packed, model, example = pack_run(source, which=options.which, data=options.data, **rounding)
+        packed, model, example = eb.recipes.pack_run(source, which=options.which, root=root, **rounding)
     same = _compare(packed, model, example, options)
     if to is None:
         packed.save(path)
@@ -122,45 +122,10 @@ def check_source(path: Path, which: str) -> None:
         raise ValueError(f"--which {which}: {path} is a packed file and has no epochs; omit --which")
 
 
-def pack_run(
-    out: Path,
-    *,
-    which: str,
-    data: str | None = None,
-    rest: str = "float32",
-    linear_inputs: str = "float32",
-    activations: str = "float32",
-) -> tuple["eb.runtime.PackedModel", "nn.Module", "Tensor"]:
-    """Pack a run's model; return the packed model, the model, and the random images that verified it.
-
-    With ``activations``, training images of the run set the ranges.
-    """
-    import torch
-
-    model = eb.recipes.load_run(out, which=which).model
-    if unfinished := eb.recipes.unfinished_epoch(out):
-        say(f"{out} is not finished: epoch {unfinished[0]} of {unfinished[1]}", error=True)
-    images = eb.recipes.DataSpec.read(out / "model.json")
-    example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
-    preprocessing = eb.deploy.Preprocessing(images.mean, images.std, images.resize, images.fit)
-    packer = partial(eb.pack, model, rest=rest, linear_inputs=linear_inputs, preprocessing=preprocessing)
-    packed = packer(example, class_names=images.classes)
-    if activations == "float32":
-        return packed, model, example
-    try:
-        shown = eb.recipes.calibration_images(packed, out, Path(data) if data else None)
-    except eb.data.DataError as error:
-        say(f"no training images to calibrate on, so random ones set the ranges: {error}", error=True)
-        shown = example
-    packed = packer(shown[:8], class_names=images.classes, activations=activations, calibration=shown)
-    return packed, model, example
-
-
 def export_packed(
     packed: "eb.runtime.PackedModel", path: Path, **limits: int | None
 ) -> "tuple[int, eb.runtime.CSizes | None]":
     """Write the files of the runtime that the suffix names; return their bytes, and the memory that C takes."""
-
     memory = eb.runtime.export_c(packed, path, **limits) if path.suffix == ".c" else None
     if memory is None:
         (eb.runtime.export_onnx if path.suffix == ".onnx" else eb.runtime.export_openvino)(packed, path)

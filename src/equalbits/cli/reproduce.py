@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure what is missing, plot, and print a row per claim."""
-
     if options.item is None:
         titles = {name: eb.paper.get_item(name).title for name in eb.paper.list_items()}
         width = max(map(len, titles))
@@ -110,7 +109,6 @@ def _reproduce(
 
 def print_claims(claims: "list[eb.paper.Claim]") -> None:
     """Print a row per claim."""
-
     if claims:
         print_table(eb.paper.HEADER, [claim.cells() for claim in claims], right=("difference", "n"))
     else:

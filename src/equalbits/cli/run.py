@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the most likely classes of each image."""
-
     if options.top < 1:
         raise ValueError(f"--top {options.top} must be at least 1")
     model = load_model(eb.runtime.find_packed(options.file), threads=options.threads)
@@ -63,17 +62,13 @@ def run(options: argparse.Namespace) -> None:
 
 def load_model(path: Path, *, threads: int) -> "eb.runtime.PackedModel":
     """Load a packed file, or pack the model of a run in memory, which needs torch."""
-
     if not (path / "recipe.toml").is_file():
         return eb.runtime.load_packed(path, threads=threads)
-    from equalbits.cli.pack import pack_run
-
-    return eb.runtime.PackedModel(pack_run(path, which="last")[0].network, threads=threads)
+    return eb.runtime.PackedModel(eb.recipes.pack_run(path)[0].network, threads=threads)
 
 
 def _images_in(path: Path) -> Iterator[Path]:
     """Yield the path of an image, or all images in a directory and its subdirectories, sorted."""
-
     if not path.is_dir():
         yield path
         return

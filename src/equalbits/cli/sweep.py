@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, then print a row per combination."""
-
     settings = eb.recipes.parse_settings(options.settings)
     if "seed" in settings:
         raise ValueError(f"--set seed={settings['seed']}: use --seeds {settings['seed']}")
@@ -87,7 +86,6 @@ def parse_seeds(text: str) -> list[int]:
 
 def _parse_vary(words: Sequence[str]) -> dict[str, list[Any]]:
     """Parse ``name=value,value`` arguments."""
-
     found: dict[str, list[Any]] = {}
     for word in words:
         name, equals, values = word.partition("=")

@@ -80,7 +80,6 @@ def run(options: argparse.Namespace) -> int:
 
 def resume_command(options: argparse.Namespace, out: Path) -> str:
     """Return the command that resumes a run."""
-
     words = [*eb.recipes.launch_words(), "train", "--resume", str(out)]
     for name in ("data", "device", "teacher", "wandb"):
         value = getattr(options, name)

@@ -19,13 +19,12 @@ from equalbits._extras import require_matplotlib
 from equalbits._files import write_atomically
 from equalbits._plotting import DOWN, GAP, UP, legend, method_color, new_figure, panel, save_figure
 from equalbits.analysis import EntropyWatcher, FlipWatcher, audit
-from equalbits.data import load_dataset
-from equalbits.deploy import Preprocessing, pack
+from equalbits.data import load_dataset, normalise
 from equalbits.functional import attainable_entropy, positive_count
 from equalbits.paper.item import Options
 from equalbits.paper.item_runs import Watch, run_watched
-from equalbits.recipes import DataSpec, Recipe, TrainedRun, check_kind, get_recipe, load_run, lock_dir, pick_device
-from equalbits.runtime import load_packed, web_page
+from equalbits.recipes import Recipe, TrainedRun, check_kind, get_recipe, lock_dir, pack_run, pick_device
+from equalbits.runtime import web_page
 from equalbits.training import Reporter
 
 METHODS = {"sign": "Sign", "irnet-stable": "IR-Net", "bihalf": "Bi-half"}
@@ -136,18 +135,14 @@ def pack_demo(out: Path) -> str:
 
     Write ``classifier.html`` beside it: the packed net as a web page, with test images to begin with.
     """
-    run, path = out / "bihalf" / "seed0", out / "bihalf.ebits"
-    model = load_run(run).model
-    spec = DataSpec.read(run / "model.json")
-    test = load_dataset("fashion", split="test")
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (spec.mean, spec.std))
-    images = (test.images.float() / 255 - mean) / std
-    pack(model, images[:8], class_names=spec.classes, preprocessing=Preprocessing(spec.mean, spec.std)).save(path)
-    packed, pictures = load_packed(path), test.images.numpy()
-    page = web_page(packed, title="The bi-half net of the demo", examples=pictures[:10])
+    path, test = out / "bihalf.ebits", load_dataset("fashion", split="test")
+    packed, model, _ = pack_run(out / "bihalf" / "seed0")
+    packed.save(path)
+    page = web_page(packed, title="The bi-half net of the demo", examples=test.images[:10].numpy())
     write_atomically(path.with_name(CLASSIFIER), page.encode())
-    predicted = packed(pictures).argmax(axis=1)  # the file normalizes the bytes itself
+    predicted = packed(test.images.numpy()).argmax(axis=1)  # the file normalizes the bytes itself
     with torch.no_grad():
+        images = normalise(test.images, torch.tensor(test.mean), torch.tensor(test.std))
         expected = model(images).argmax(dim=1).numpy()
     size, real = path.stat().st_size, 4 * sum(parameter.numel() for parameter in model.parameters())
     return (

@@ -11,11 +11,6 @@ from equalbits.recipes.catalogue import get_recipe as get_recipe
 from equalbits.recipes.catalogue import list_recipes as list_recipes
 from equalbits.recipes.catalogue import own_settings as own_settings
 from equalbits.recipes.catalogue import published_score as published_score
-from equalbits.recipes.evaluate_packed import ByteBatches as ByteBatches
-from equalbits.recipes.evaluate_packed import calibration_images as calibration_images
-from equalbits.recipes.evaluate_packed import check_on_test_images as check_on_test_images
-from equalbits.recipes.evaluate_packed import dataset_of as dataset_of
-from equalbits.recipes.evaluate_packed import images_with_classes as images_with_classes
 from equalbits.recipes.experiments.compare import HOW as HOW
 from equalbits.recipes.experiments.compare import Comparison as Comparison
 from equalbits.recipes.experiments.compare import MethodResult as MethodResult
@@ -39,6 +34,11 @@ from equalbits.recipes.hub import push_to_hub as push_to_hub
 from equalbits.recipes.hub import save_pretrained as save_pretrained
 from equalbits.recipes.output_dir import check_kind as check_kind
 from equalbits.recipes.output_dir import lock_dir as lock_dir
+from equalbits.recipes.packed_runs import ByteBatches as ByteBatches
+from equalbits.recipes.packed_runs import check_on_test_images as check_on_test_images
+from equalbits.recipes.packed_runs import dataset_of as dataset_of
+from equalbits.recipes.packed_runs import images_with_classes as images_with_classes
+from equalbits.recipes.packed_runs import pack_run as pack_run
 from equalbits.recipes.recipe import DataConfig as DataConfig
 from equalbits.recipes.recipe import ModelConfig as ModelConfig
 from equalbits.recipes.recipe import Recipe as Recipe

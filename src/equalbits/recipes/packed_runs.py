@@ -1,8 +1,10 @@
-"""Test a packed model on the images of its run, or on the data set with its classes."""
+"""Pack a run, and test a packed model on the images of its run or on the data set with its classes."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +23,10 @@ from equalbits.data import (
     normalise,
     spread,
 )
-from equalbits.deploy import other_class
-from equalbits.recipes.build import make_loader
+from equalbits.deploy import Preprocessing, other_class, pack
+from equalbits.recipes.build import DataSpec, make_loader
 from equalbits.recipes.recipe import read_recipe
-from equalbits.recipes.run_dir import data_root_of
+from equalbits.recipes.run_dir import data_root_of, load_run, unfinished_epoch
 from equalbits.runtime import PackedModel
 from equalbits.training import evaluate
 
@@ -32,6 +34,40 @@ from equalbits.training import evaluate
 _COMPARED, _MOST_SECONDS, _CALIBRATED = 64, 60.0, 256
 #: Data sets that are looked for by the class names of a packed file.
 _KNOWN = ("fashion", "cifar10", "cifar100", "imagefolder", "imagenet", "tinyimagenet")
+
+
+def pack_run(
+    out: Path,
+    *,
+    which: str = "last",
+    root: Path | None = None,
+    rest: str = "float32",
+    linear_inputs: str = "float32",
+    activations: str = "float32",
+) -> tuple[PackedModel, nn.Module, Tensor]:
+    """Pack a run's model; return the packed model, the model, and the random images that verified it.
+
+    With ``activations``, training images of the run set the ranges. They are found in ``root`` or in the data directory
+    the run recorded.
+    """
+    model, log = load_run(out, which=which).model, logging.getLogger("equalbits")
+    if unfinished := unfinished_epoch(out):
+        log.warning("%s is not finished: epoch %d of %d", out, *unfinished)
+    images = DataSpec.read(out / "model.json")
+    example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
+    preprocessing = Preprocessing(images.mean, images.std, images.resize, images.fit)
+    packer = partial(pack, model, rest=rest, linear_inputs=linear_inputs, preprocessing=preprocessing)
+    packed = packer(example, class_names=images.classes)
+    if activations != "float32":
+        try:
+            shown = _some_images(packed, dataset_of(out, "train", root), _CALIBRATED)
+            calibration = _normalised(shown, packed)
+        except DataError as error:
+            log.warning("no training images to calibrate on, so random ones set the ranges: %s", error)
+            calibration = example
+        packer = partial(packer, activations=activations, calibration=calibration)
+        packed = packer(calibration[:8], class_names=images.classes)
+    return packed, model, example
 
 
 class ByteBatches:
@@ -79,14 +115,6 @@ def check_on_test_images(packed: PackedModel, model: nn.Module, out: Path, root:
         return same
     score = evaluate(packed, ByteBatches(packed, dataset), progress=True)
     return f"{same}, accuracy {score.accuracy:.2f} % of {score.total:,}"
-
-
-def calibration_images(packed: PackedModel, out: Path, root: Path | None = None) -> Tensor:
-    """Return some training images of a run as its packed model takes them, normalized and not augmented.
-
-    Images are found as in :func:`check_on_test_images`.
-    """
-    return _normalised(_some_images(packed, dataset_of(out, "train", root), _CALIBRATED), packed)
 
 
 def dataset_of(out: Path, split: str, root: Path | None = None) -> Dataset | FolderDataset:
