@@ -45,11 +45,8 @@ from equalbits.runtime.resize_pictures import FITS as FITS
 from equalbits.runtime.resize_pictures import FORMATS as FORMATS
 from equalbits.runtime.resize_pictures import MAX_PIXELS as MAX_PIXELS
 from equalbits.runtime.resize_pictures import SUFFIXES as SUFFIXES
-from equalbits.runtime.resize_pictures import NoRangeError as NoRangeError
 from equalbits.runtime.resize_pictures import TooLargeError as TooLargeError
-from equalbits.runtime.resize_pictures import centre as centre
 from equalbits.runtime.resize_pictures import check_pixels as check_pixels
-from equalbits.runtime.resize_pictures import in_bytes as in_bytes
 from equalbits.runtime.resize_pictures import scaled_square as scaled_square
 from equalbits.runtime.zoo import find_checkpoint as find_checkpoint
 from equalbits.runtime.zoo import find_packed as find_packed

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -45,11 +45,12 @@ class FormatError(ValueError):
 _Entry = tuple[np.dtype[Any], tuple[int, ...], int, int, str]
 
 
-class Container:
+class Container(NamedTuple):
     """Tensors of a file by name, its metadata texts, and the bytes behind the table."""
 
-    def __init__(self, tensors: dict[str, Array], texts: dict[str, str], data: memoryview) -> None:
-        self.tensors, self.texts, self.data = tensors, texts, data
+    tensors: dict[str, Array]
+    texts: dict[str, str]
+    data: memoryview
 
 
 def encode(tensors: Mapping[str, Array], texts: Mapping[str, str]) -> tuple[bytes, list[memoryview]]:

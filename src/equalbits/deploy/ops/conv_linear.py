@@ -36,21 +36,12 @@ def convolution(
         return _convolve_each(tracer, value, weight, bias, window)
     if isinstance(value, BatchView):
         raise tracer.refuse("transposes a convolution of a batch folded with another axis: keep the batch in front")
-    # A plain convolution with flipped filters over an image with zeros between its pixels.
-    image, more = tracer.value(value), output_padding
-    one_row = weight.dim() == 3
-    if one_row:
-        image = tracer.reshape(image, (image.shape[0], 1, *image.shape[1:]))
-        weight, window, more = weight.unsqueeze(2), _one_row(window), [0, *more]
-    apart, borders = _insert_zeros(tracer, image, window["stride"]), []
-    sizes = (weight.shape[2:], window["dilation"], window["padding"][::2], window["stride"], more)
-    for size, reach, side, step, behind in zip(*sizes, strict=True):
-        whole = reach * (size - 1) - side
-        borders += [whole, whole + behind - (step - 1)]  # the last pixel has its zeros behind it already
-    cropped = pad(tracer, apart, [min(0, border) for border in (*borders[2:], *borders[:2])])
-    window = {**window, "stride": 1, "padding": [max(0, border) for border in borders]}
-    made = _convolve(tracer, cropped, _flip_filters(tracer, weight, groups), bias, window)
-    return tracer.reshape(made, (made.shape[0], made.shape[2])) if one_row else made
+    image = tracer.value(value)
+    if weight.dim() == 4:
+        return _convolve_transposed(tracer, image, weight, bias, window, output_padding)
+    image, window = tracer.reshape(image, (image.shape[0], 1, *image.shape[1:])), _one_row(window)
+    made = _convolve_transposed(tracer, image, weight.unsqueeze(2), bias, window, [0, *output_padding])
+    return tracer.reshape(made, (made.shape[0], made.shape[2]))
 
 
 @rule("conv1d.default", "conv2d.default", "conv1d.padding", "conv2d.padding", batch="own")
@@ -137,6 +128,20 @@ def _convolve(tracer: Tracer, value: Value, weight: Tensor, bias: Known, window:
         weight, window = weight.unsqueeze(2), _one_row(window)
     made = _add_weighted(tracer, "conv", value, weight, bias, {"kernel": tuple(weight.shape[2:]), **window})
     return tracer.reshape(made, (made.shape[0], made.shape[2])) if one_row else made
+
+
+def _convolve_transposed(
+    tracer: Tracer, image: Value, weight: Tensor, bias: Known, window: Settings, more: Sequence[int]
+) -> Value:
+    """Add a plain convolution with flipped filters over an image with zeros between its pixels."""
+    apart, borders = _insert_zeros(tracer, image, window["stride"]), list[int]()
+    sizes = (weight.shape[2:], window["dilation"], window["padding"][::2], window["stride"], more)
+    for size, reach, side, step, behind in zip(*sizes, strict=True):
+        whole = reach * (size - 1) - side
+        borders += [whole, whole + behind - (step - 1)]  # the last pixel has its zeros behind it already
+    cropped = pad(tracer, apart, [min(0, border) for border in (*borders[2:], *borders[:2])])
+    plain = {**window, "stride": 1, "padding": [max(0, border) for border in borders]}
+    return _convolve(tracer, cropped, _flip_filters(tracer, weight, window["groups"]), bias, plain)
 
 
 def _convolve_parts(tracer: Tracer, value: Value, weight: Tensor, bias: Known, window: Settings) -> Value:
