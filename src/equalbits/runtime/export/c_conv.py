@@ -60,42 +60,46 @@ def conv_bits(step: CStep) -> None:
     )
 
 
+def _bit(step: CStep, name: str, ones: NDArray[np.bool_], at: str) -> str:
+    """Add rows of bits as a constant; return the C expression of bit ``at`` of filter ``f``."""
+    row = f"{step.constant(name, _pack_words(ones))}[(size_t)f * {word_count(ones.shape[1])} + ({at} >> 5)]"
+    return f"{row} >> ({at} & 31) & 1u"
+
+
 def conv_signed(step: CStep) -> None:
     """Floats by binary weights: each number is added or subtracted; pruned ones are left out."""
     symbols, filters, part = _symbols(step)
     flat = symbols.reshape(filters, -1)
-    words = word_count(flat.shape[1])
-    weight = step.constant("bits", _pack_words(flat == 1))
-    test = f"{weight}[(size_t)f * {words} + (at >> 5)] >> (at & 31) & 1u"
+    plus = _bit(step, "bits", flat == 1, "at")
     if not symbols.all():
-        kept = step.constant("kept", _pack_words(flat != 0))
-        keep = f"if (!({kept}[(size_t)f * {words} + (at >> 5)] >> (at & 31) & 1u)) continue;\n                "
-        _convolve(step, part, f"{keep}sum += {test} ? in : -in;")
+        kept = _bit(step, "kept", flat != 0, "at")
+        _convolve(step, part, f"if (!({kept})) continue;\n                sum += {plus} ? in : -in;")
     elif step.program.is_real(step["IN"]) and (part % 32 == 0 or 32 % part == 0):
-        _add_whole_words(step, part, f"{weight}[(size_t)f * {words} + (at >> 5)]")
+        _add_whole_words(step, part, plus.removesuffix(" & 1u"))
     else:
-        _convolve(step, part, f"sum += {test} ? in : -in;")
+        _convolve(step, part, f"sum += {plus} ? in : -in;")
 
 
 def _add_whole_words(step: CStep, part: int, word: str) -> None:
     """Add a convolution with binary weights whose channels fill words, or share one: each word is read once."""
-    window, run = step.window(), min(part, 32)
-    add_pixels(
+    run = min(part, 32)
+    _sum_windows(
         step,
         f"""\
-    float sum = 0.0f;
-{window_loops(window, step.shape("IN")[1:])}
             const float *in = &{step.pixel("IN", "r", "c", _first_channel(step, part))};
             for (int k = 0; k < {part}; k += {run}) {{
-                const int at = (i * {window[0][1]} + j) * {part} + k;
-                uint32_t word = {word} >> (at & 31);
+                const int at = (i * {step.window()[0][1]} + j) * {part} + k;
+                uint32_t word = {word};
                 for (int b = 0; b < {run}; b++, word >>= 1) sum = word & 1u ? sum + in[k + b] : sum - in[k + b];
             }}
-        }}
-    }}
-    float v = sum;
 """,
     )
+
+
+def _sum_windows(step: CStep, inner: str) -> None:
+    """Add a convolution of floats; ``inner`` adds one pixel of a window to ``sum``."""
+    loops = window_loops(step.window(), step.shape("IN")[1:])
+    add_pixels(step, f"    float sum = 0.0f;\n{loops}\n{inner}        }}\n    }}\n    float v = sum;\n")
 
 
 def _first_channel(step: CStep, part: int) -> str:
@@ -113,21 +117,15 @@ def conv_real(step: CStep) -> None:
 
 def _convolve(step: CStep, part: int, add: str) -> None:
     """Add a convolution of floats; ``add`` adds connection ``at`` of filter ``f`` with the number ``in``."""
-    window = step.window()
     channel = f"({_first_channel(step, part)} + k)" if step["GROUPS"] > 1 else "k"
-    add_pixels(
+    _sum_windows(
         step,
         f"""\
-    float sum = 0.0f;
-{window_loops(window, step.shape("IN")[1:])}
             for (int k = 0; k < {part}; k++) {{
-                const int at = (i * {window[0][1]} + j) * {part} + k;
+                const int at = (i * {step.window()[0][1]} + j) * {part} + k;
                 const float in = {step.pixel("IN", "r", "c", channel)};
                 {add}
             }}
-        }}
-    }}
-    float v = sum;
 """,
     )
 
@@ -135,13 +133,9 @@ def _convolve(step: CStep, part: int, add: str) -> None:
 def linear_bytes(step: CStep) -> None:
     """Add a linear layer whose input is rounded to 8 bits: whole numbers, added or subtracted by binary weights."""
     symbols, _, part = _symbols(step)
-    words = word_count(part)
-    weight = step.constant("bits", _pack_words(symbols[:, 0, 0] == 1))
-    test = f"{weight}[(size_t)f * {words} + (k >> 5)] >> (k & 31) & 1u"
-    keep = ""
-    if not symbols.all():
-        kept = step.constant("kept", _pack_words(symbols[:, 0, 0] != 0))
-        keep = f"if ({kept}[(size_t)f * {words} + (k >> 5)] >> (k & 31) & 1u) "
+    flat = symbols[:, 0, 0]
+    plus = _bit(step, "bits", flat == 1, "k")
+    keep = "" if symbols.all() else f"if ({_bit(step, 'kept', flat != 0, 'k')}) "
     read, number = step.pointer("IN"), step.number
     step.program.functions.append(f"static float unit_{number}; /* of the rounded numbers */\n")
     step.program.ram_bytes += 4
@@ -149,7 +143,7 @@ def linear_bytes(step: CStep) -> None:
         step,
         f"""\
     int32_t sum = 0;
-    for (int k = 0; k < {part}; k++) {keep}sum += {test} ? bytes[k] : -bytes[k];
+    for (int k = 0; k < {part}; k++) {keep}sum += {plus} ? bytes[k] : -bytes[k];
     float v = (float)sum * unit_{number};
 """,
         prologue=f"""\
