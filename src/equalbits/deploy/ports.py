@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from equalbits.deploy.graph import PackError, Value
 from equalbits.deploy.traced_values import Known
-from equalbits.deploy.tracer import RULES, Tracer, rule
+from equalbits.deploy.tracer import RULES, Tracer
 from equalbits.runtime import Port
 
 #: Examples of a model: images, token ids, several tensors in order, or several by name.
@@ -35,16 +35,6 @@ def _integers(tracer: Tracer, value: Known, number: int) -> Value:
 
 
 RULES["equalbits.integers.default"] = _integers
-
-
-@rule("embedding.default")
-def embedding(tracer: Tracer, table: Known, ids: Known, *_: object) -> Value:
-    """Look up rows of a constant table; ids that are an input are bounded by it."""
-    value, rows = tracer.value(ids), tracer.weights(table)
-    number = tracer.graph.input_of.get(value.number)
-    if number is not None:
-        tracer.graph.below[number] = min(len(rows), tracer.graph.below.get(number, len(rows)))
-    return tracer.add("embedding", value, layer=tracer.tensor_layer(table), arrays={"table": rows})
 
 
 class PortedForward:

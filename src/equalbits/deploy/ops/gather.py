@@ -1,4 +1,4 @@
-"""Operations that gather entries of an axis by constant indices: flips, rolls, index_select and padding by entries."""
+"""Gather entries: of an axis by constant indices, as flips, rolls and padding by entries do, or of a table by ids."""
 
 from collections.abc import Iterator, Sequence
 
@@ -66,6 +66,16 @@ def index_select(tracer: Tracer, value: Known, axis: int, index: Known) -> Value
     if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype is torch.bool or not index.numel():
         raise tracer.refuse("gathers by indices that are not a constant list of integers: register them as a buffer")
     return take(tracer, source, axis, (index % source.shape[axis - 1]).tolist())
+
+
+@rule("embedding.default")
+def embedding(tracer: Tracer, table: Known, ids: Known, *_: object) -> Value:
+    """Look up rows of a constant table; ids that are an input are bounded by it."""
+    value, rows = tracer.value(ids), tracer.weights(table)
+    number = tracer.graph.input_of.get(value.number)
+    if number is not None:
+        tracer.graph.below[number] = min(len(rows), tracer.graph.below.get(number, len(rows)))
+    return tracer.add("embedding", value, layer=tracer.tensor_layer(table), arrays={"table": rows})
 
 
 @rule("unfold.default", axes_at=1)
