@@ -40,7 +40,7 @@ from equalbits.functional.packed_bits import BitLayout
 from equalbits.nn import BackwardUpdates, BinaryLayer, fused_norm
 from equalbits.training import optimizer
 
-WAYS = "real|1w1a|1w1a kept|1w1a 8bits|1w1a again20|1w1a small|1w1a small kept|1w1a small 8bits"
+WAYS = "real|1w1a|1w1a early|1w1a 8bits|1w1a again20|1w1a small|1w1a small kept|1w1a small 8bits"
 WAYS += "|best|best small|best unfused"
 PLAIN = "real|1w1a|1w1a never|1w1a small|best|best small"
 MIB = 2**20
@@ -121,7 +121,9 @@ def compiled_code(way: str, case: training_cost.Case) -> list[str]:
     layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
     for number, layer in enumerate(layers):
         layer.ranked_ahead = number, torch.bfloat16  # as in a captured step
-    updates = optimizer.UPDATES_IN_BACKWARD and bool(layers) and BackwardUpdates(layers, lambda *_: None)
+    memory = "small" if "small" in way else "normal"
+    early = memory in optimizer.UPDATES_IN_BACKWARD and bool(layers)
+    updates = early and BackwardUpdates(layers, lambda *_: None)
     codes: list[str] = []
 
     def save(code: str) -> None:

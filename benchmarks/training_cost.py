@@ -7,10 +7,9 @@ and how far the losses of 200 steps are from those of the plain path. A way is a
 
 * real: the same network with real weights and ReLU blocks; 1w1a: bi-half weights and the sign of the inputs. "small"
   computes its convolutions again in the backward pass, "again100" those whose outputs have at least 100 values per
-  weight, "never" none (``equalbits.nn.fused_norm.RECOMPUTE_FROM``). "kept" keeps the gradients of all layers for one
-  step of the optimizer, where others update latents in the backward pass
-  (``equalbits.training.optimizer.UPDATES_IN_BACKWARD``). "8bits" keeps the inputs of fused norms in 8 bits
-  (``equalbits.nn.fused_norm.KEEP_IN_8_BITS``).
+  weight, "never" none (``equalbits.nn.fused_norm.RECOMPUTE_FROM``). "small" also updates latents in the backward
+  pass, unless it is "kept"; "early" does so alone (``equalbits.training.optimizer.UPDATES_IN_BACKWARD``). "8bits"
+  keeps the inputs of fused norms in 8 bits (``equalbits.nn.fused_norm.KEEP_IN_8_BITS``).
 * best: the net of the recipe ``cifar10-resnet18-best``, with RSign and RPReLU; "unfused" computes its norms,
   activations and signs one by one, "taught" adds the loss of a real teacher.
 * captured: bfloat16, compiled, each step one CUDA graph. plain: eager, bfloat16 autocast.
@@ -52,7 +51,7 @@ from equalbits.training.loop import TrainStep
 from equalbits.training.losses import training_loss
 
 PARTS = ("ways", "imagenet")
-CAPTURED = "real|1w1a|1w1a kept|1w1a 8bits|1w1a small|1w1a small 8bits|1w1a 8bits again100|1w1a again20"
+CAPTURED = "real|1w1a|1w1a early|1w1a 8bits|1w1a small|1w1a small 8bits|1w1a 8bits again100|1w1a again20"
 CAPTURED += "|best|best unfused|best taught|best small"
 PLAIN = "real|1w1a|best|best unfused|best small|1w1a small|1w1a never"
 WAYS = [f"{net}, captured" for net in CAPTURED.split("|")]
@@ -88,7 +87,7 @@ def act_as(way: str) -> None:
     """Set the switches that a way names, and the others to their defaults."""
     residual_blocks.can_fuse = (lambda *_: False) if "unfused" in way else CAN_FUSE
     fused_norm.RECOMPUTE_FROM = dict(DEFAULTS)
-    optimizer.UPDATES_IN_BACKWARD = "kept" not in way
+    optimizer.UPDATES_IN_BACKWARD = () if "kept" in way else ("normal", "small") if "early" in way else ("small",)
     fused_norm.KEEP_IN_8_BITS = "8bits" in way
     for word in way.split(",")[0].split()[1:]:
         if word == "never" or word.startswith("again"):
@@ -117,7 +116,8 @@ class Run:
         act_as(way)
         speed = way.split(", ")[1]
         distill = DistillConfig(weight=0.9, temperature=4.0) if "taught" in way else DistillConfig()
-        config = TrainConfig(epochs=1, speed=speed, precision="bf16", distill=distill)  # type: ignore[arg-type]
+        memory: Any = "small" if "small" in way else "normal"
+        config = TrainConfig(epochs=1, speed=speed, precision="bf16", memory=memory, distill=distill)  # type: ignore[arg-type]
         model = make_model(way, case).to(DEVICE)
         if speed == "captured":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -80,10 +80,10 @@ def test_a_gradient_of_other_strides_is_rearranged() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("form", FORMS)
-def test_a_step_on_a_gpu_equals_that_of_torch_to_the_bit(form: tuple[float, float, bool]) -> None:
+def test_a_step_on_a_gpu_equals_that_of_torch_within_rounding(form: tuple[float, float, bool]) -> None:
     given = gradients((256, 128, 3, 3), torch.bfloat16, "cuda", steps=8)
     found, expected = trained(sgd_step_, form, given, "cuda"), trained_by_torch(form, given, "cuda")
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
 if __name__ == "__main__":

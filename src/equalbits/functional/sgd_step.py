@@ -20,7 +20,7 @@ class SGDSettings(NamedTuple):
 
 @torch.no_grad()
 def sgd_step_(latents: Tensor, velocity: Tensor | None, gradient: Tensor, scale: Tensor, settings: SGDSettings) -> None:
-    """Update latents, and the ``velocity`` that momentum needs, in place as torch's fused SGD does.
+    """Update latents, and the ``velocity`` that momentum needs, in place as torch's SGD does up to rounding.
 
     ``gradient`` is that of the latents' symbols times ``scale``, in any dtype; the latents' is it times the scale. On a
     GPU one kernel reads everything once.
@@ -46,7 +46,7 @@ def sgd_step_(latents: Tensor, velocity: Tensor | None, gradient: Tensor, scale:
 def reference_step_(
     latents: Tensor, velocity: Tensor | None, gradient: Tensor, scale: Tensor, settings: SGDSettings
 ) -> None:
-    """Compute :func:`sgd_step_`: like torch's fused SGD in float64, rounded after each line."""
+    """Compute :func:`sgd_step_` in float64, rounded after each line."""
     lr, momentum, weight_decay, nesterov = settings
     dtype, lr = latents.dtype, lr.double()
     g = gradient.to(at_least_float32(gradient.dtype)) * scale

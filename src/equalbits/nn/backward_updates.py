@@ -1,7 +1,7 @@
 """Update latents in the backward pass, each as soon as its gradient is known.
 
 A backward pass usually keeps the gradients of all layers until the optimizer's step. Here each gradient is used and
-freed at once, so that the gradients of all layers are never in memory together. The values are the same.
+freed at once, so that the gradients of all layers are never in memory together. The values are the same up to rounding.
 """
 
 from collections.abc import Callable, Sequence

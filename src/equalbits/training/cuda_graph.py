@@ -51,11 +51,14 @@ class CudaGraphSteps:
         # The tensors that each graph writes gradients to.
         self.gradients: dict[torch.cuda.CUDAGraph, list[tuple[nn.Parameter, Tensor | None]]] = {}
         if self.full:
+            states = [set(step.optimizer.state) for step in steps]
             try:
                 self._capture(self.graph, 0)
             except SeveralGradientsError:  # of a layer that is called twice, say
-                for step in steps:
+                for step, before in zip(steps, states, strict=True):
                     step.updates = None
+                    for latents in set(step.optimizer.state) - before:  # torch's SGD takes momentum of all or of none
+                        del step.optimizer.state[latents]
                 self._capture(self.graph, 0)
         if self.full == len(smaller) - 1:
             rest = torch.cuda.CUDAGraph()

@@ -12,8 +12,8 @@ from equalbits.nn import BackwardUpdates, BinaryLayer, Bits, bop_parameters
 from equalbits.optim import BalancedBop, Bop, CombinedOptimizer
 from equalbits.training.config import OptimizerConfig, TrainConfig
 
-#: Whether captured steps update latents in the backward pass, where the values are those of the optimizer's own step.
-UPDATES_IN_BACKWARD = True
+#: Values of ``TrainConfig.memory`` with which captured steps update latents in the backward pass.
+UPDATES_IN_BACKWARD = ("small",)
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, capture: bool = False) -> torch.optim.Optimizer:
@@ -69,11 +69,11 @@ def backward_updates(
 ) -> BackwardUpdates | None:
     """Return updates of latents in the backward pass, of layers ranked ahead; None if they need all gradients at once.
 
-    SGD has a kernel for them. Adam takes one launch per layer, slower than a launch for all: for ``memory='small'``.
+    SGD has a kernel for them; Adam takes one launch per layer.
     """
-    kinds = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)[: 3 if config.memory == "small" else 1]
+    kinds = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
     at_once = config.clip_norm > 0 or config.accumulate > 1 or type(optimizer) not in kinds
-    if at_once or not UPDATES_IN_BACKWARD:
+    if at_once or config.memory not in UPDATES_IN_BACKWARD:
         return None
     uses = [id(layer.weight) for layer in layers]
     single = [layer for layer in layers if layer.weight.requires_grad and uses.count(id(layer.weight)) == 1]

@@ -1,7 +1,4 @@
-"""Triton kernel of :func:`equalbits.functional.sgd_step_`: it reads and writes everything once.
-
-Torch's fused SGD computes in float64 with products and sums in one rounding; so does this one.
-"""
+"""Triton kernel of :func:`equalbits.functional.sgd_step_`: it reads and writes everything once."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # ruff: noqa: N803 (compile-time settings of a kernel are in capitals)
