@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ NARROW = {"model.options.width": 0.05}
 
 
 def swept(recipe, out, options, *, vary, seeds):
-    return run_cases(out, {"all": item_cases(recipe, vary, options)}, options, seeds=seeds)["all"]
+    return run_cases(out, {"all": item_cases(recipe, vary, options)}, replace(options, seeds=tuple(seeds)))["all"]
 
 
 def test_a_run_that_diverges_is_recorded_and_the_others_continue(tmp_path, tiny):

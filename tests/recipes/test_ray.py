@@ -131,9 +131,9 @@ from equalbits.paper.item_runs import item_cases, run_cases
 from equalbits.recipes import read_recipe
 
 out, vary = Path(sys.argv[2]), {"optimizer.lr": [0.1, 1e30]}
-options = Options(device="cpu", ray=sys.argv[3], log=lambda line: print(line, file=sys.stderr))
+options = Options(device="cpu", seeds=(0, 1), ray=sys.argv[3], log=lambda line: print(line, file=sys.stderr))
 cases = item_cases(read_recipe(Path(sys.argv[1])), vary, options)
-found = run_cases(out, {"all": cases}, options, seeds=[0, 1])["all"]
+found = run_cases(out, {"all": cases}, options)["all"]
 for case in found:
     for run in case["runs"]:
         for name in ("seconds", "last", "best"):

@@ -66,10 +66,6 @@ class Options(Execution):
     settings: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
-    def seeds_or(self, usual: int, *, quick: int = 2) -> list[int]:
-        """Return the seeds asked for, else so many, or a few when quick."""
-        return list(self.seeds or range(quick if self.quick else usual))
-
     def asked(self) -> dict[str, Any]:
         """The options that decide the numbers, as plain data."""
         given = {"quick": self.quick, "seeds": self.seeds, "settings": dict(self.settings), "grid": dict(self.grid)}
@@ -81,13 +77,13 @@ class Options(Execution):
 class Item:
     """A figure or table of the paper.
 
-    - ``measure(out, options)``: train and return the measurements
+    - ``measure(out, options)``: train with ``options.seeds`` and return the measurements
     - ``draw(result, out)``: plot them
     - ``claims(result)``: compare them with the paper, a row per claim; :meth:`compare` corrects the tests of all rows
     - ``needs``: data sets of the full version; empty where there are none
     - ``grid``: grid parameters and their values
     - ``uneven``: grid parameters, such as nets and methods, that may be combined in part only
-    - ``seeds``: number of seeds; 0 where nothing is trained
+    - ``seeds``, ``quick_seeds``: number of seeds unless others are asked for; 0 where nothing is trained
     - ``watched``: each net is trained once, with watchers
     - ``decides``: recipe settings that the item sets itself
     """
@@ -101,6 +97,7 @@ class Item:
     grid: Grid = field(default_factory=dict)
     uneven: tuple[str, ...] = ()
     seeds: int = 1
+    quick_seeds: int = 2
     watched: bool = False
     decides: Sequence[str] = ()
 
@@ -245,7 +242,8 @@ def _deciding(asked: Mapping[str, Any]) -> dict[str, Any]:
 def _measured(item: Item, out: Path, options: Options) -> Result:
     began = time.perf_counter()
     device = "cpu" if options.ray else pick_device(options.device)
-    measured = item.measure(out, options)
+    seeds = options.seeds or range(item.quick_seeds if options.quick else item.seeds)
+    measured = item.measure(out, replace(options, seeds=tuple(seeds)))
     nets = count_trained(out)
     result = {
         "item": item.name,
@@ -258,6 +256,7 @@ def _measured(item: Item, out: Path, options: Options) -> Result:
         **({"device": ", ".join(nets["devices"])} if nets["devices"] else {}),
         "seconds": round(time.perf_counter() - began, 2),
         "trained": nets,
+        **({"seeds": list(seeds)} if item.seeds and not item.watched else {}),
         **measured,
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items())

@@ -84,36 +84,36 @@ def run_cases(
     groups: Mapping[Group, Sequence[Case]],
     options: Options,
     *,
-    seeds: Sequence[int],
     may_stack: bool = True,
     keep_weights: bool = False,
 ) -> dict[Group, list[CaseCounts]]:
-    """Train every case with every seed into ``out``, and return the counts of each run, group by group.
+    """Train every case with every seed of ``options`` into ``out``, and return the counts of each run, group by group.
 
     A case is ``{"settings": …, "runs": [{"seed", "last", "best", "seconds"}, …]}``; ``last`` is None where the run
     diverged. Cases in different directories are not stacked together.
     """
     store = RunStore(out)
-    runs = [run for cases in groups.values() for case in cases for run in case.runs(seeds)]
+    runs = [run for cases in groups.values() for case in cases for run in case.runs(options.seeds)]
     if missing := store.missing(runs):
         options.log(f"{len(missing)} of {len(runs)} runs to train")
     stack = (options.stack or (_MAX_STACK if options.on_gpu else 1)) if may_stack and not options.ray else 1
     run_missing(store, runs, options, stack=stack, keep_weights=keep_weights)
     return {
         group: [
-            {"settings": dict(case.settings), "runs": [_run(record) for record in store.records(case.runs(seeds))]}
+            {
+                "settings": dict(case.settings),
+                "runs": [_run(record) for record in store.records(case.runs(options.seeds))],
+            }
             for case in cases
         ]
         for group, cases in groups.items()
     }
 
 
-def run_methods(
-    out: Path, groups: Mapping[str, Sequence[Case]], options: Options, *, seeds: Sequence[int], **how: bool
-) -> dict[str, Any]:
-    """Train the methods of every net by :func:`run_cases`; return the seeds, and the cases by net and method."""
-    found = run_cases(out / "runs", groups, options, seeds=seeds, **how)
-    return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in found.items()}}
+def run_methods(out: Path, groups: Mapping[str, Sequence[Case]], options: Options, **how: bool) -> dict[str, Any]:
+    """Train the methods of every net by :func:`run_cases`; return the cases by net and method."""
+    found = run_cases(out / "runs", groups, options, **how)
+    return {"nets": {net: by_method(cases) for net, cases in found.items()}}
 
 
 def nest(found: Mapping[tuple[str, str], Group]) -> dict[str, dict[str, Group]]:

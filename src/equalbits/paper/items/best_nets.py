@@ -19,7 +19,6 @@ from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, ru
 from equalbits.paper.items.tab2_convnets import draw_scores
 from equalbits.recipes import FREE, Recipe
 
-SEEDS = 3
 #: Label to recipe, and the best published accuracy with its method.
 NETS = {
     "ResNet-18": ("cifar10-resnet18-best", 93.75, "BiPer"),
@@ -42,17 +41,15 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 def measure(out: Path, options: Options) -> Result:
     """Train every net with three seeds, or two when quick, after the teachers that they share."""
-    seeds = options.seeds_or(SEEDS)
     groups = {
         net: item_cases(recipe, {}, options, within=net.lower().replace(" ", "-"))
         for net, recipe in _recipes(options).items()
     }
     one_by_one = replace(options, stack=options.stack or 1)  # a ResNet-18 and its teacher fill a GPU
-    found = run_cases(out / "runs", groups, one_by_one, seeds=seeds, keep_weights=True)
+    found = run_cases(out / "runs", groups, one_by_one, keep_weights=True)
     # With its recipe, so that seeds of an older recipe are not merged with those of a newer one.
     nets = {net: {**case, "recipe": recipe_settings(groups[net][0].recipe)} for net, (case,) in found.items()}
     return {
-        "seeds": seeds,
         "nets": nets,
         "notes": [*(_describe_training(net, case.recipe) for net, (case,) in groups.items()), _NOTE],
     }
@@ -129,5 +126,5 @@ ITEM = Item(
     claims=claims,
     grid={"nets": tuple(NETS)},
     uneven=("seeds", "nets"),
-    seeds=SEEDS,
+    seeds=3,
 )

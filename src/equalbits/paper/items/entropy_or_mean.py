@@ -29,7 +29,6 @@ METHODS = (
     "zero-mean:p_pos=0.55",
 )
 QUICK_METHODS = ("sign", "bihalf", "zero-mean:p_pos=0.45")
-SEEDS = 5
 #: Pairs whose difference separates one cause: the better one if the paper's explanation holds, the other, the question.
 TESTS = (
     ("bihalf", "sign", "bi-half above sign"),
@@ -51,7 +50,6 @@ _PREDICTED = "by its explanation"
 
 def measure(out: Path, options: Options) -> Result:
     """Train every method on every net, with and without batch norm."""
-    seeds = options.seeds_or(SEEDS)
     vary = {"model.weight_quantizer": QUICK_METHODS if options.quick else METHODS}
     groups = {}
     for net in options.grid.get("nets", NETS[:1] if options.quick else NETS):
@@ -59,7 +57,7 @@ def measure(out: Path, options: Options) -> Result:
         for form in options.grid.get("forms", FORMS):
             cased = recipe.with_settings({"model.options.batch_norm": form == "batch norm"})
             groups[net, form] = item_cases(cased, vary, options, within=f"{net}/{form.replace(' ', '-')}")
-    return {"seeds": seeds, "nets": nest(run_cases(out / "runs", groups, options, seeds=seeds))}
+    return {"nets": nest(run_cases(out / "runs", groups, options))}
 
 
 def claims(result: Result) -> list[Claim]:
@@ -108,6 +106,6 @@ ITEM = Item(
     claims=claims,
     grid={"nets": NETS, "forms": FORMS, "model.weight_quantizer": METHODS},
     uneven=("seeds", "model.weight_quantizer", "nets", "forms"),
-    seeds=SEEDS,
+    seeds=5,
     decides=("model.options.batch_norm",),
 )

@@ -15,7 +15,6 @@ from equalbits.recipes import get_recipe
 
 Split = Literal["train", "test"]
 COMPARED = ("sign", "bihalf")
-SEEDS = 100
 #: Split, quantity, and whether less is better.
 PANELS: tuple[tuple[Split, str, bool], ...] = (
     ("train", "loss", True),
@@ -27,12 +26,11 @@ PANELS: tuple[tuple[Split, str, bool], ...] = (
 
 def measure(out: Path, options: Options) -> Result:
     """Train a hundred seeds of each method; six when quick."""
-    seeds = options.seeds_or(SEEDS, quick=6)
     recipe = quick_recipe("conv2", data__limit=2000) if options.quick else get_recipe("cifar10-conv2")
     recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs})
     cases = item_cases(recipe, {"model.weight_quantizer": COMPARED}, options)
-    found = run_cases(out / "runs", {"conv2": cases}, options, seeds=seeds)["conv2"]
-    return {"seeds": seeds, "methods": by_method(found)}
+    found = run_cases(out / "runs", {"conv2": cases}, options)["conv2"]
+    return {"methods": by_method(found)}
 
 
 def values(case: CaseCounts, split: Split, what: str) -> list[float]:
@@ -120,5 +118,6 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
-    seeds=SEEDS,
+    seeds=100,
+    quick_seeds=6,
 )

@@ -20,14 +20,12 @@ QUICK_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
 DATA = {"CIFAR-10": "cifar10-conv2", "CIFAR-100": "cifar100-conv2"}
 #: Number of classes of a data set, if not ten.
 CLASSES = {"CIFAR-100": 100}
-SEEDS = 5
 FORMS = {"literal": False, "with batch norm": True}
 
 
 def measure(out: Path, options: Options) -> Result:
     """Train every share on every data set, literal and with batch norm."""
     shares = list(options.grid.get("p_pos", QUICK_SHARES if options.quick else SHARES))
-    seeds = options.seeds_or(SEEDS)
     quick = {"Fashion-MNIST": quick_recipe("conv2", data__limit=2000)}
     vary = {"model.weight_quantizer": [f"bihalf:p_pos={share}" for share in shares]}
     groups = {
@@ -40,8 +38,8 @@ def measure(out: Path, options: Options) -> Result:
         for data, recipe in item_recipes(DATA, options, quick=quick, part="data").items()
         for form in options.grid.get("forms", FORMS)
     }
-    found = run_cases(out / "runs", groups, options, seeds=seeds)
-    return {"seeds": seeds, "shares": shares, "data": nest(found), "notes": [_NOTE]}
+    found = run_cases(out / "runs", groups, options)
+    return {"shares": shares, "data": nest(found), "notes": [_NOTE]}
 
 
 _NOTE = (
@@ -103,6 +101,6 @@ ITEM = Item(
     claims=claims,
     grid={"data": tuple(DATA), "forms": tuple(FORMS), "p_pos": SHARES},
     uneven=("seeds", "data", "forms"),
-    seeds=SEEDS,
+    seeds=5,
     decides=("model.options.batch_norm",),
 )

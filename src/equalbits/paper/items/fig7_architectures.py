@@ -33,7 +33,7 @@ def measure(out: Path, options: Options) -> Result:
     quick = {"ResNet-18 1/32": small, "ResNet-18 1/1": small.with_settings({"model.input_quantizer": "sign"})}
     recipes = item_recipes(NETS, options, quick=quick)
     groups = {net: method_cases(net, recipe, options) for net, recipe in recipes.items()}
-    found = run_methods(out, groups, options, seeds=options.seeds_or(SEEDS), keep_weights=True)  # figure 1 reads them
+    found = run_methods(out, groups, options, keep_weights=True)  # figure 1 reads them
     return {**found, "notes": [_NOTE]}
 
 

@@ -45,7 +45,6 @@ RULES = {
     "pruned-sign-slow": Rule("pruned-sign:sparsity={}", "torch", 0.1),
     "mpt": Rule("mpt:sparsity={}", "kaiming"),
 }
-SEEDS = 5
 #: Label to recipe name.
 NETS = {**{f"Conv{size}": f"cifar10-conv{size}" for size in (2, 4, 6, 8)}, "ResNet-18": "cifar100-resnet18-1w32a"}
 SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -55,7 +54,6 @@ QUICK_SPARSITIES = (0.0, 0.5, 0.9)
 def measure(out: Path, options: Options) -> Result:
     """Train every net by every rule at every sparsity with five seeds, or two when quick."""
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
-    seeds = options.seeds_or(SEEDS)
     groups, recipes = {}, item_recipes(NETS, options, quick={"Conv2": quick_recipe("conv2", data__limit=2000)})
     for net, recipe in recipes.items():
         for name in sorted(options.grid.get("rules", RULES), key=_start):  # so that rules of one start share stacks
@@ -64,9 +62,9 @@ def measure(out: Path, options: Options) -> Result:
             vary = {"model.weight_quantizer": [quantizer.format(sparsity) for sparsity in sparsities]}
             within = f"{net.lower()}/{_folder(_start(name))}"
             groups[net, name] = item_cases(recipe.with_settings(start), vary, options, within=within)
-    measured = run_cases(out / "runs", groups, options, seeds=seeds)
+    measured = run_cases(out / "runs", groups, options)
     nets = {net: {name: measured[net, name] for name in RULES if (net, name) in measured} for net in recipes}
-    return {"seeds": seeds, "sparsities": sparsities, "nets": nets, "notes": [_NOTE]}
+    return {"sparsities": sparsities, "nets": nets, "notes": [_NOTE]}
 
 
 def _start(rule: str) -> tuple[str, float]:
@@ -181,6 +179,6 @@ ITEM = Item(
     claims=claims,
     grid={"nets": tuple(NETS), "sparsity": SPARSITIES, "rules": tuple(RULES)},
     uneven=("nets", "rules"),
-    seeds=SEEDS,
+    seeds=5,
     decides=("optimizer.lr", "model.init"),
 )

@@ -21,14 +21,13 @@ from equalbits.recipes import TrainedRun, get_recipe
 
 METHODS = ("sign", "bihalf")
 LEARNING_RATES = (0.025, 0.05, 0.1, 0.2, 0.4)
-SEEDS = 3
 USUAL = 0.1  # the paper's learning rate
 EVERY = 10
 
 
 def measure(out: Path, options: Options) -> Result:
     """Train both methods at every learning rate, and count flips."""
-    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
+    seeds = options.seeds
     rates = options.grid.get("optimizer.lr", LEARNING_RATES)
     recipe = quick_recipe("conv2", data__limit=1000) if options.quick else get_recipe("cifar10-conv2")
     recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs, **options.settings})
@@ -39,7 +38,7 @@ def measure(out: Path, options: Options) -> Result:
         _name(case, seed): recipe.with_settings({**case["settings"], "seed": seed}) for case in cases for seed in seeds
     }
     found = run_watched(out / "runs", recipes, options, _watch, may_diverge=True)
-    return {"seeds": seeds, "cases": [{**case, "runs": [_run(case, seed, found) for seed in seeds]} for case in cases]}
+    return {"cases": [{**case, "runs": [_run(case, seed, found) for seed in seeds]} for case in cases]}
 
 
 def _name(case: Result, seed: int) -> str:
@@ -145,6 +144,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"optimizer.lr": LEARNING_RATES},
-    seeds=SEEDS,
+    seeds=3,
     decides=("model.weight_quantizer", "evaluate_every"),
 )

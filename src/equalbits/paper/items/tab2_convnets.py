@@ -75,8 +75,7 @@ def measure(
         net: item_cases(recipe_of(net, options).with_settings({"model.init": init}), vary, options, within=net, own=own)
         for net in nets(options)
     }
-    seeds = options.seeds_or(SEEDS)
-    return {"seeds": seeds, "nets": run_cases(out / "runs", groups, options, seeds=seeds)}
+    return {"nets": run_cases(out / "runs", groups, options)}
 
 
 def settings_to_try(net: str, options: Options) -> dict[str, list[float]]:
@@ -88,8 +87,8 @@ def settings_to_try(net: str, options: Options) -> dict[str, list[float]]:
 
 def measure_tuned(out: Path, options: Options) -> Result:
     """Tune on held-out images, then train with the chosen settings."""
-    hold_out, seeds = 1000 if options.quick else 5000, options.seeds_or(SEEDS)
-    found: Result = {"seeds": seeds, "tuning": {}, "nets": {}, "notes": []}
+    hold_out = 1000 if options.quick else 5000
+    found: Result = {"tuning": {}, "nets": {}, "notes": []}
     methods, whole = options.grid.get("model.weight_quantizer", COMPARED), replace(options, grid={})
 
     def cases_of(net: str, method: str, vary: Mapping[str, Sequence[Any]], **settings: Any) -> list[Case]:
@@ -99,12 +98,12 @@ def measure_tuned(out: Path, options: Options) -> Result:
     for net in options.grid.get("nets", ("conv2",)) if options.quick else nets(options):
         vary = settings_to_try(net, options)
         trials = {method: cases_of(net, method, vary, **{"data.hold_out": hold_out}) for method in methods}
-        few = seeds[: 1 if options.quick else TUNING_SEEDS.get(net, 1)]
-        tried = run_cases(out / "tuning", trials, options, seeds=few)
+        few = options.seeds[: 1 if options.quick else TUNING_SEEDS.get(net, 1)]
+        tried = run_cases(out / "tuning", trials, replace(options, seeds=few))
         tuning = {method: {"tried": cases, "picked": pick(cases)} for method, cases in tried.items()}
         chosen = {method: {name: [value] for name, value in pick(cases).items()} for method, cases in tried.items()}
         picked = {method: cases_of(net, method, settings) for method, settings in chosen.items()}
-        runs = run_cases(out / "runs", picked, options, seeds=seeds)
+        runs = run_cases(out / "runs", picked, options)
         for method, (case,) in runs.items():
             case["settings"]["model.weight_quantizer"] = method
             found["notes"].append(_in_words(net, method, tuning[method], hold_out))

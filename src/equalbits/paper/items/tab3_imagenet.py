@@ -31,7 +31,6 @@ from equalbits.recipes import Recipe
 NETS = {"ResNet-18": "imagenet-resnet18", "ResNet-34": "imagenet-resnet34"}
 TINY_NETS = {net: f"tiny{recipe}" for net, recipe in NETS.items()}
 COMPARED = ("sign", "bihalf")
-TINY_SEEDS = 3
 #: Tolerance in points: the paper has one run each and no deviation, and two runs of a recipe may differ by this much.
 MARGIN = 0.5
 _NOTE = (
@@ -48,14 +47,14 @@ def measure(out: Path, options: Options) -> Result:
     recipes = item_recipes(NETS, options, quick={"ResNet-18": _small(2000)})
     vary = {"model.weight_quantizer": COMPARED}
     groups = {net: item_cases(recipe, vary, options, within=net.lower()) for net, recipe in recipes.items()}
-    return run_methods(out, groups, options, seeds=options.seeds_or(1), may_stack=False)
+    return run_methods(out, groups, options, may_stack=False)
 
 
 def measure_tiny(out: Path, options: Options) -> Result:
     """Train every net with every method and three seeds, or two when quick."""
     recipes = item_recipes(TINY_NETS, options, quick={"ResNet-18": _small(1000)})
     groups = {net: fig7.method_cases(net, recipe, options) for net, recipe in recipes.items()}
-    return {**run_methods(out, groups, options, seeds=options.seeds_or(TINY_SEEDS)), "notes": [_NOTE]}
+    return {**run_methods(out, groups, options), "notes": [_NOTE]}
 
 
 def _small(images: int) -> Recipe:
@@ -155,6 +154,6 @@ TINY = replace(
     claims=claims_tiny,
     grid={"nets": tuple(TINY_NETS), "model.weight_quantizer": fig7.COMPARED},
     uneven=("seeds", "model.weight_quantizer", "nets"),
-    seeds=TINY_SEEDS,
+    seeds=3,
     decides=("model.input_quantizer",),
 )
