@@ -182,7 +182,7 @@ def test_fig4_counts_every_seed_of_both_methods(tmp_path, tiny, drawn):
 
 def test_fig8_prunes_by_every_rule(tmp_path, tiny, drawn):
     from equalbits.paper.items.fig8_pruning import RULES
-    from equalbits.recipes import RunRecord
+    from equalbits.recipes import stored_recipe
 
     claims, result = finished("fig8", tmp_path, tiny(NARROW, grid={"sparsity": [0.0, 0.5]}))
     drawn(tmp_path, "fig8")
@@ -190,7 +190,7 @@ def test_fig8_prunes_by_every_rule(tmp_path, tiny, drawn):
     for name, cases in result["nets"]["Conv2"].items():
         quantizers = [case["settings"]["model.weight_quantizer"] for case in cases]
         assert quantizers == [RULES[name].quantizer.format(sparsity) for sparsity in (0.0, 0.5)]
-    runs = {path.parts[-4]: RunRecord.read(path).recipe for path in tmp_path.glob("runs/conv2/*/*/seed*/run.json")}
+    runs = {path.parts[-4]: stored_recipe(path) for path in tmp_path.glob("runs/conv2/*/*/seed*/run.json")}
     started = {folder: (recipe.model.init, recipe.train.optimizer.lr) for folder, recipe in runs.items()}
     rate = started["torch-start"][1]
     assert started == {

@@ -246,7 +246,7 @@ def without(*names: str, **changed: object) -> Callable[[dict], str]:
     return lambda run: json.dumps({**{name: run[name] for name in run if name not in names}, **changed})
 
 
-DAMAGES = [without("last"), without("seconds"), without(last=None), lambda _: '{"recipe": ']
+DAMAGES = [without("last"), without("seconds"), without(last=None), without(device=None), lambda _: '{"recipe": ']
 
 
 @pytest.mark.parametrize("damaged", DAMAGES)

@@ -51,8 +51,10 @@ from equalbits.recipes.run_dir import read_history as read_history
 from equalbits.recipes.run_dir import unfinished_epoch as unfinished_epoch
 from equalbits.recipes.run_record import FREE as FREE
 from equalbits.recipes.run_record import RunRecord as RunRecord
+from equalbits.recipes.run_record import check_same_recipe as check_same_recipe
 from equalbits.recipes.run_record import device_and_versions as device_and_versions
 from equalbits.recipes.run_record import launch_words as launch_words
+from equalbits.recipes.run_record import stored_recipe as stored_recipe
 from equalbits.recipes.settings_tables import Table as Table
 from equalbits.recipes.settings_tables import settings_page as settings_page
 from equalbits.recipes.settings_tables import settings_tables as settings_tables

@@ -199,6 +199,6 @@ def unfinished_epoch(out: Path) -> tuple[int, int] | None:
     """Return the epoch of a run's last checkpoint and the number of epochs; None for a finished run."""
     if (out / "run.json").exists() or not (out / LAST).exists():
         return None
-    facts = read_metadata(out / LAST)
+    _, facts = load_checkpoint(out / LAST)
     epochs = facts["config"]["epochs"]
     return (facts["epoch"] + bool(facts["batch"]), epochs) if facts["epoch"] < epochs else None

@@ -90,8 +90,12 @@ class RunRecord:
             recipe = Recipe.from_dict(table.pop("recipe")).with_settings({"seed": table.pop("seed")})
             scores = {name: EpochRecord.from_dict(end) if (end := table[name]) else None for name in ("last", "best")}
             record = cls(**{**table, "recipe": recipe, **scores})
+            if record.status not in (FINISHED, DIVERGED):
+                raise ValueError(f"status is {record.status!r}")
             if not record.diverged and len(record.scored) < 2:
                 raise ValueError("it has no test score")
+            if not (isinstance(record.device, str) and dict(record.versions) and record.seconds >= 0):
+                raise ValueError("a part has no value")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"{path} is not the record of a run ({error}): delete it to train again") from None
         return record
@@ -103,6 +107,14 @@ def check_same_recipe(out: Path, before: Recipe, now: Recipe, *, allow: bool = F
     names = (name for name in {**old, **new} if name not in FREE and old.get(name) != new.get(name))
     changes = [(name, old.get(name), new.get(name)) for name in names]
     return refuse_changes("{} holds a run with {}, this one has {}", out, changes, allow=allow)
+
+
+def stored_recipe(path: Path, name: str = "recipe") -> Recipe:
+    """Read the recipe that a JSON file of results holds under a name."""
+    try:
+        return Recipe.from_dict(json.loads(path.read_text())[name])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path} holds no recipe ({error}): delete it to measure again") from None
 
 
 def command_line() -> str | None:

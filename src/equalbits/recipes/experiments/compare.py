@@ -19,7 +19,7 @@ from equalbits.recipes.experiments.run_store import RunStore
 from equalbits.recipes.experiments.train_runs import Execution, check_one_process
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.run_record import RunRecord, check_same_recipe
+from equalbits.recipes.run_record import RunRecord, check_same_recipe, stored_recipe
 
 #: Explanation of the numbers, stored in compare.json.
 HOW = {
@@ -127,7 +127,7 @@ def compare(
         raise ValueError("a comparison runs on this machine: leave ray empty")
     check_kind(out, "compare")
     if (out / "compare.json").exists():  # one table could not show two settings
-        before = Recipe.from_dict(json.loads((out / "compare.json").read_text())["settings"])
+        before = stored_recipe(out / "compare.json", "settings")
         check_same_recipe(out, before, recipe.with_settings({"seed": before.train.seed}))
     stack = execution.stack or (len(seeds) if execution.on_gpu else 1)
     with lock_dir(out):
