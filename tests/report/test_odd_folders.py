@@ -127,3 +127,38 @@ def test_link_targets_outside_are_not_embedded_and_a_pipe_does_not_hang(run: Pat
         page = report_page(tmp_path / "held")
         assert "own.png is a link or no file" in page and b64encode(secret.read_bytes()).decode() not in page
         picture.unlink()
+
+
+@pytest.mark.parametrize("change", [{"correct": 10**400}, {"loss_sum": 10**400}])
+def test_a_number_too_large_for_a_float_is_reported(run: Path, tmp_path: Path, change: dict) -> None:
+    shutil.copytree(run, tmp_path / "a")
+    shutil.copytree(run, tmp_path / "b")
+    lines = [json.loads(line) for line in (tmp_path / "a" / "history.jsonl").read_text().splitlines()]
+    lines[0]["test"].update(change)
+    (tmp_path / "a" / "history.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    facts = json.loads((tmp_path / "b" / "run.json").read_text())
+    facts["last"]["test"].update(change)
+    (tmp_path / "b" / "run.json").write_text(json.dumps(facts))
+    shutil.copytree(run, tmp_path / "c")
+    page = report_page(tmp_path)
+    assert page.count("Could not be read: ") == 2 and page.count("How it was made") == 1
+
+
+def test_deeply_nested_json_is_reported_and_the_rest_is_shown(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "a")
+    shutil.copytree(run, tmp_path / "b")
+    (tmp_path / "a" / "run.json").write_text("[" * 100_000)
+    (tmp_path / "b" / "history.jsonl").write_text("[" * 100_000 + "\n{}\n")
+    page = report_page(tmp_path)
+    assert "run.json is nested too deeply" in page and "history.jsonl, line 1 is not the record of an epoch" in page
+
+
+def test_a_folder_without_read_permission_is_reported(run: Path, tmp_path: Path, monkeypatch) -> None:
+    shutil.copytree(run, tmp_path / "one")
+    (tmp_path / "two").mkdir(mode=0)
+    allowed = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != tmp_path / "two" and allowed(path, mode)
+    )  # as root, too
+    page = write_report(tmp_path).read_text()
+    assert f"no permission to read {tmp_path / 'two'}: change its access rights" in page and "own, bihalf" in page

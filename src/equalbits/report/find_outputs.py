@@ -1,6 +1,7 @@
 """Find the runs, sweeps, comparisons and paper items in a folder by the files that each command writes."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,9 @@ def scan(folder: Path) -> list[Entry]:
 
 def _walk(folder: Path) -> Iterator[Entry]:
     """Yield the entry of the folder itself, then those of its subfolders that do not belong to it."""
+    if not _is_readable(folder):
+        yield Entry("run", folder, {}, error=f"no permission to read {folder}: change its access rights")
+        return
     inner, own = _subfolders(folder), list[Path]()
     kind = next((kind for kind, name in _MAIN_FILES.items() if _is_file(folder / name)), "")
     if kind:
@@ -117,17 +121,24 @@ def _is_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
+def _is_readable(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
+
+
 def _is_run(folder: Path) -> bool:
-    return any(_is_file(folder / name) for name in ("run.json", "recipe.toml"))
+    return _is_readable(folder) and any(_is_file(folder / name) for name in ("run.json", "recipe.toml"))
 
 
 def _read_entry(kind: str, folder: Path, own: Sequence[Path]) -> Entry:
     main, listed = folder / _MAIN_FILES[kind], folder / "claims.json"
     try:
-        facts = json.loads(main.read_text())
-        claims = json.loads(listed.read_text()) if kind == "item" and _is_file(listed) else ()
+        facts, claims = _read_json(main), _read_json(listed) if kind == "item" and _is_file(listed) else []
+        if not isinstance(facts, dict):
+            raise ValueError(f"{main} is not a JSON object")
+        if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
+            raise ValueError(f"{listed} is not a list of claims")
     except (OSError, ValueError) as error:
-        return Entry(kind, folder, {}, error=f"{main} or {listed.name} is not JSON: {one_line(error)}")
+        return Entry(kind, folder, {}, error=one_line(error))
     return Entry(kind, folder, facts, _read_runs(own), _pictures(folder), tuple(claims))
 
 
@@ -145,8 +156,17 @@ def _read_run(folder: Path) -> RunFiles:
         recipe = (folder / "recipe.toml").read_text() if _is_file(folder / "recipe.toml") else ""
         history = read_history(folder / "history.jsonl") if _is_file(folder / "history.jsonl") else History(())
         return RunFiles(folder, record, history.epochs, recipe)
+    except RecursionError:
+        return RunFiles(folder, error=f"{folder / 'run.json'} is nested too deeply")
     except (OSError, ValueError) as error:
         return RunFiles(folder, error=one_line(error))
+
+
+def _read_json(path: Path) -> object:
+    try:
+        return json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error})") from None
 
 
 def _pictures(folder: Path) -> tuple[Path, ...]:

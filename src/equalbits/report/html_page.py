@@ -99,7 +99,7 @@ def _section(entry: Entry, folder: Path, templates: "Environment") -> _Section:
             return _Section(entry, title, where, error=entry.error)
         body = templates.get_template(f"{kind}.html").render(SECTIONS[kind](entry), pictures=entry.pictures)
         return _Section(entry, title, where, body)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, OSError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError, OSError) as error:
         line = f"{entry.path} is not a valid {_KINDS[entry.kind]} ({type(error).__name__}: {one_line(error)})"
         return _Section(entry, entry.path.name, where, error=line)
 
@@ -118,7 +118,10 @@ def _contents(sections: Sequence[_Section]) -> ReportTable:
 def _accuracy_range(entry: Entry) -> str:
     """Return the lowest and highest test accuracy after the last epoch; a dash for an item, which has claims."""
     runs = [run.finished for run in entry.scored_runs if run.finished and entry.kind != "item"]
-    scores = sorted(run.scored[0][1].accuracy for run in runs)
+    try:
+        scores = sorted(run.scored[0][1].accuracy for run in runs)
+    except ArithmeticError:  # the entry's section names the error
+        scores = []
     if not scores:
         return "–"
     low, high = f"{scores[0]:.2f}", f"{scores[-1]:.2f}"
