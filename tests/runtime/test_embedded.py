@@ -59,21 +59,21 @@ def test_every_compiler_gives_a_hundred_pictures_the_same_logits_sanitized_or_no
     model, images, logits = stored_pictures(name)
     made = native_c.run(model.network, images, tmp_path, "gcc", *native_c.SANITIZERS)
     np.testing.assert_array_equal(made[:2], run_in_order(model.network, images[:2]))
-    np.testing.assert_allclose(made, logits, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(made, logits, rtol=1e-5, atol=1e-5 * np.abs(logits).max())
     for compiler in filter(shutil.which, ("gcc", "clang")):
         np.testing.assert_array_equal(native_c.run(model.network, images, tmp_path, compiler, "-O2"), made)
 
 
 @pytest.mark.embedded
 @pytest.mark.skipif(bool(cortex_m.MISSING), reason=f"not installed: {', '.join(cortex_m.MISSING)}")
-@pytest.mark.parametrize("name", list_zoo())
+@pytest.mark.parametrize("name", ["cifar10-resnet18", "fashion-conv4"])  # Conv nets add reals, slowly under emulation
 def test_stored_pictures_of_the_zoo_give_the_same_logits_and_the_sizes_of_the_page(name: str, tmp_path: Path) -> None:
     model, images, logits = stored_pictures(name)
     sizes = export_c(model, tmp_path / "net.c", max_flash=3 << 20, max_ram=3 << 20)
     measured, plain = (cortex_m.run(model.network, images, tmp_path, name) for name in ("cortex-m7", "cortex-m3"))
     np.testing.assert_array_equal(measured.logits, plain.logits)
     np.testing.assert_array_equal(measured.logits, native_c.run(model.network, images, tmp_path, "gcc", "-O2"))
-    np.testing.assert_allclose(measured.logits, logits, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(measured.logits, logits, rtol=1e-5, atol=1e-5 * np.abs(logits).max())
     assert measured.ram == sizes.ram and measured.flash > sizes.flash
     numbers = (sizes.flash, measured.flash, measured.ram, measured.instructions, plain.instructions)
     row = f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |"
