@@ -37,10 +37,11 @@ from equalbits.functional import conv_as_matmul, products_of_signs
 from equalbits.functional.fused_prelu import PRELU
 from equalbits.functional.fused_rprelu import RPRELU
 from equalbits.functional.packed_bits import BitLayout
+from equalbits.models import pooling
 from equalbits.nn import BackwardUpdates, BinaryLayer, fused_norm
 from equalbits.training import optimizer
 
-WAYS = "real|1w1a|1w1a early|1w1a 8bits|1w1a again20|1w1a small|1w1a small kept|1w1a small 8bits"
+WAYS = "real|1w1a|1w1a early|1w1a 8bits|1w1a 8bits early|1w1a again20|1w1a small|1w1a small kept|1w1a small 8bits"
 WAYS += "|best|best small|best unfused"
 PLAIN = "real|1w1a|1w1a never|1w1a small|best|best small"
 MIB = 2**20
@@ -89,6 +90,7 @@ def act_as_on_a_gpu() -> None:
     training_cost.CAN_FUSE = lambda inputs, *norms: (
         torch.is_grad_enabled() and all(fused_norm._is_default(each) for each in norms)
     )
+    pooling.can_fuse = training_cost.CAN_FUSE
     source = inspect.getsource(conv_as_matmul.convolve).replace('inputs.device.type == "cuda"', "True")
     exec(compile(source, conv_as_matmul.__file__, "exec"), vars(conv_as_matmul))
     F.convolve = conv_as_matmul.convolve
@@ -253,7 +255,8 @@ def main() -> None:
         parameters, forward_peak = peak_of(forward, keep_inputs=True, live_tensors=options.live)
         kept, backward_peak = peak_of(backward, keep_inputs=False, live_tensors=options.live)
         BitLayout.unpack, PRELU.reference_backward, RPRELU.reference_backward = really  # type: ignore[method-assign]
-        lasting = 2 * parameters  # and the momentum
+        images = case.batch * 3 * case.side**2 * 4
+        lasting = 2 * parameters - images  # and the momentum
         peak = lasting + max(forward_peak - parameters, backward_peak)
         real = real or peak
         sizes = (f"{size / MIB:9.1f}" for size in (kept, forward_peak - parameters, backward_peak, peak))

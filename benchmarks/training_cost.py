@@ -9,7 +9,8 @@ and how far the losses of 200 steps are from those of the plain path. A way is a
   computes its convolutions again in the backward pass, "again100" those whose outputs have at least 100 values per
   weight, "never" none (``equalbits.nn.fused_norm.RECOMPUTE_FROM``). "small" also updates latents in the backward
   pass, unless it is "kept"; "early" does so alone (``equalbits.training.optimizer.UPDATES_IN_BACKWARD``). "8bits"
-  keeps the inputs of fused norms in 8 bits (``equalbits.nn.fused_norm.KEEP_IN_8_BITS``).
+  keeps inputs of fused norms in 8 bits (``nn.fused_norm.KEEP_IN_8_BITS``), "pool" a byte per output of the stem's max
+  pool, and "averages" averages of shortcuts alone (``models.pooling``).
 * best: the net of the recipe ``cifar10-resnet18-best``, with RSign and RPReLU; "unfused" computes its norms,
   activations and signs one by one, "taught" adds the loss of a real teacher.
 * captured: bfloat16, compiled, each step one CUDA graph. plain: eager, bfloat16 autocast.
@@ -17,8 +18,7 @@ and how far the losses of 200 steps are from those of the plain path. A way is a
 
 "equal" compares the first loss with that of 1w1a, or best, to the bit; losses of best are compared with those of best
 unfused, plain. Captured steps should compute convolutions again by default from the least number of values at which a
-step is at most 1.05 × as slow. Ways run in the order of their importance until the time is over; the ways of one call
-alternate.
+step is at most 1.05 × as slow. Ways run in the order of their importance until the time is over, alternating.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from live_memory import allocate_workspaces, live_at_peak
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
-from equalbits.models import create_model, residual_blocks
+from equalbits.models import create_model, pooling, residual_blocks
 from equalbits.nn import SignActivation, fused_norm, recompute_convolutions_
 from equalbits.training import DistillConfig, TrainConfig, make_optimizer, optimizer
 from equalbits.training.cuda_graph import CudaGraphSteps
@@ -51,13 +51,13 @@ from equalbits.training.loop import TrainStep
 from equalbits.training.losses import training_loss
 
 PARTS = ("ways", "imagenet")
-CAPTURED = "real|1w1a|1w1a early|1w1a 8bits|1w1a small|1w1a small 8bits|1w1a 8bits again100|1w1a again20"
+CAPTURED = "real|1w1a|1w1a early|1w1a 8bits|1w1a small|1w1a small 8bits|1w1a 8bits early|1w1a again20"
 CAPTURED += "|best|best unfused|best taught|best small"
 PLAIN = "real|1w1a|best|best unfused|best small|1w1a small|1w1a never"
 WAYS = [f"{net}, captured" for net in CAPTURED.split("|")]
 WAYS += [f"{net}, plain" for net in PLAIN.split("|")]
-IMAGENET = [f"{net}, {speed}" for speed in ("captured", "plain") for net in ("real", "1w1a", "1w1a small")]
-IMAGENET += ["1w1a again20, captured", "1w1a never, plain"]
+LARGE_WAYS = "real|1w1a|1w1a averages|1w1a averages 8bits pool early|1w1a small averages 8bits pool|real pool"
+IMAGENET = [f"{net}, captured" for net in LARGE_WAYS.split("|")] + ["real, plain", "1w1a, plain"]
 LOSS_STEPS = 200
 DEVICE = "cuda"
 allocate_workspaces_once = functools.cache(allocate_workspaces)
@@ -89,6 +89,7 @@ def act_as(way: str) -> None:
     fused_norm.RECOMPUTE_FROM = dict(DEFAULTS)
     optimizer.UPDATES_IN_BACKWARD = () if "kept" in way else ("normal", "small") if "early" in way else ("small",)
     fused_norm.KEEP_IN_8_BITS = "8bits" in way
+    pooling.POOLS_IN_BYTES, pooling.AVERAGED_SHORTCUTS = "pool" in way, "averages" in way
     for word in way.split(",")[0].split()[1:]:
         if word == "never" or word.startswith("again"):
             least = math.inf if word == "never" else float(word.removeprefix("again"))

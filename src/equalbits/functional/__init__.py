@@ -1,5 +1,6 @@
 """Pure functions on tensors: binarization, optimal transport, estimators, entropy, pruning. No state."""
 
+from equalbits.functional.averaged_norm import average_of_norm as average_of_norm
 from equalbits.functional.binarize import bihalf as bihalf
 from equalbits.functional.binarize import estimate as estimate
 from equalbits.functional.binarize import sign as sign
@@ -39,6 +40,7 @@ from equalbits.functional.optimal_transport import positive_count as positive_co
 from equalbits.functional.optimal_transport import scaled_transport_symbols as scaled_transport_symbols
 from equalbits.functional.optimal_transport import transport_by_sorting as transport_by_sorting
 from equalbits.functional.optimal_transport import transport_symbols as transport_symbols
+from equalbits.functional.overlapping_max_pool import overlapping_max_pool as overlapping_max_pool
 from equalbits.functional.packed_bits import BitLayout as BitLayout
 from equalbits.functional.packed_bits import SignBits as SignBits
 from equalbits.functional.packed_bits import keeps_bits as keeps_bits

@@ -215,6 +215,11 @@ def _apply_first(parts: Sequence[nn.Module], inputs: Activations) -> tuple[int, 
     part, *others = parts
     if isinstance(part, (FusedBlock, ConvNorm)) and part.is_fusable(inputs.reals):
         return 1, part.forward_fused(inputs, _first_conv(others))
+    if type(part) is nn.PReLU and others and type(others[0]) is nn.BatchNorm2d and can_fuse(inputs.reals, others[0]):
+        reals, signs, statistics = norm_and_add(
+            others[0], inputs.reals, activation=part, following=_first_conv(others[1:])
+        )
+        return 2, Activations(reals, signs, (*inputs.statistics, statistics))
     if len(others) > 1 and (activation := activation_after(part, others[0])):
         conv = _first_conv(others[1:])
         if shift_before_sign(conv) is not None and can_fuse(inputs.reals, part):

@@ -12,6 +12,7 @@ from torch import nn
 
 from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize, scale_channels
 from equalbits.models.layer_factory import LayerFactory
+from equalbits.models.pooling import AveragedShortcut, StemPool
 from equalbits.models.registry import register_model
 from equalbits.models.residual_blocks import (
     ConvNorm,
@@ -110,7 +111,7 @@ def imagenet_resnet(
     images = ImageShape(in_channels, image_size, multiple_of=32 if layers.binary_inputs else 1)
     channels = [scale_channels(count, width) for count in _CHANNELS]
     conv = layers.real_conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
-    stem = {**_stem(layers, conv), "pool": nn.MaxPool2d(3, stride=2, padding=1)}
+    stem = {**_stem(layers, conv), "pool": StemPool()}
     shortcut = partial(_averaging_shortcut if layers.binary_inputs else _strided_shortcut, layers)
     stages = _stages(_block(layers, shared_prelu=shared_prelu), shortcut, channels, _DEPTHS[depth])
     head = {"head": layers.real_linear(channels[-1], num_classes)}
@@ -163,7 +164,7 @@ def _strided_shortcut(layers: LayerFactory, inputs: int, outputs: int) -> nn.Mod
 
 def _averaging_shortcut(layers: LayerFactory, inputs: int, outputs: int) -> nn.Module:
     conv = layers.real_conv2d(inputs, outputs, 1, bias=False)
-    return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(outputs), pool=nn.AvgPool2d(2)))
+    return AveragedShortcut(OrderedDict(conv=conv, norm=nn.BatchNorm2d(outputs), pool=nn.AvgPool2d(2)))
 
 
 for _depth in _DEPTHS:
