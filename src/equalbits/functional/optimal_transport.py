@@ -12,29 +12,36 @@ The ranking itself is in ``ranking.py``.
 
 import math
 from numbers import Real
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from equalbits.functional.ranking import rank, rank_by_sorting, rank_masked_rows, rank_scaled
 
+#: A number of weights, or a tensor of such numbers.
+Count = TypeVar("Count", int, Tensor)
 
-def positive_count(connections: int, p_pos: float) -> int:
+
+def positive_count(connections: Count, p_pos: float) -> Count:
     """Return how many of ``connections`` weights become +1: ``floor(p_pos · connections + ½)``.
+
+    A tensor of counts, known only when the graph runs, gives a tensor.
 
     >>> positive_count(27, 0.5), positive_count(10, 0.33), positive_count(10, 0.25)
     (14, 3, 3)
     """
     check_p_pos(p_pos)
-    # 1e-9 absorbs float error: 0.29 · 50 is 14.499999999999998 in binary, and should round as 14.5.
-    # float() because a numpy float32 would round the product to float32.
-    return min(connections, math.floor(float(p_pos) * connections + 0.5 + 1e-9))
+    weights = connections.double() if isinstance(connections, Tensor) else connections
+    return round_down(float(p_pos) * weights + 0.5)  # type: ignore[no-any-return]  # float: a numpy float32 rounds
 
 
-def positive_counts(connections: Tensor, p_pos: float) -> Tensor:
-    """Return :func:`positive_count` for counts that are known only when the graph runs."""
-    check_p_pos(p_pos)
-    return (float(p_pos) * connections.double() + 0.5 + 1e-9).floor().long().minimum(connections)
+def round_down(count: float | Tensor) -> Any:
+    """Return the floor of a count, an integer or a tensor of integers.
+
+    1e-9 absorbs float error: 0.29 · 50 + ½ is 14.999999999999998 in binary, and should be 15.
+    """
+    return (count + 1e-9).floor().long() if isinstance(count, Tensor) else math.floor(count + 1e-9)
 
 
 def transport_symbols(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | None = None) -> Tensor:
@@ -88,7 +95,7 @@ def transport_by_sorting(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | 
 def _negative_counts(mask: Tensor, p_pos: float) -> Tensor:
     """Return the count of −1 in each row of a mask."""
     kept = mask.sum(dim=1)
-    return kept - positive_counts(kept, p_pos)
+    return kept - positive_count(kept, p_pos)
 
 
 def as_filters(tensor: Tensor) -> Tensor:

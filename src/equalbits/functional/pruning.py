@@ -4,8 +4,8 @@
 first, so every mask has exactly the requested count.
 """
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,26 +18,29 @@ from equalbits.functional.optimal_transport import (
     check_latents,
     is_number,
     positive_count,
-    positive_counts,
+    round_down,
 )
 from equalbits.functional.ranking import rank_masked_rows, rank_rows
 
+#: Share of zeros; a 0-dim tensor where a captured graph follows it.
+Sparsity = float | Tensor
 
-def pruned_count(weights: int, sparsity: float, *, scope: str = "filter") -> int:
-    """Return how many of ``weights`` become 0.
+
+def pruned_count(weights: int, sparsity: Sparsity, *, scope: str = "filter") -> Any:
+    """Return how many of ``weights`` become 0; a tensor if ``sparsity`` is one.
 
     In a filter that is the nearest integer, ``floor(sparsity · D + ½)``: filters are short, so rounding matters. In a
     layer or a net it is ``floor(sparsity · n)``, as in edge-popup (Ramanujan et al. 2020).
     """
-    check_sparsity(sparsity)
     check_scope(scope)
-    return min(weights, math.floor(float(sparsity) * weights + (0.5 if scope == "filter" else 0.0) + 1e-9))
+    if not isinstance(sparsity, Tensor):
+        check_sparsity(sparsity)
+    share = sparsity.double() if isinstance(sparsity, Tensor) else float(sparsity)
+    return round_down(share * weights + (0.5 if scope == "filter" else 0.0))
 
 
-def keep_largest(importance: Tensor, sparsity: float | Tensor, *, scope: str = "layer") -> Tensor:
+def keep_largest(importance: Tensor, sparsity: Sparsity, *, scope: str = "layer") -> Tensor:
     """Return a mask, True for all but the least important weights of the layer or of each filter.
-
-    ``sparsity`` may be a 0-dim tensor, so that a captured graph follows it.
 
     >>> keep_largest(torch.tensor([[0.1, 0.9, 0.8], [0.2, 0.3, 0.7]]), 0.5)
     tensor([[False,  True,  True],
@@ -46,17 +49,12 @@ def keep_largest(importance: Tensor, sparsity: float | Tensor, *, scope: str = "
     tensor([[False,  True,  True],
             [False,  True,  True]])
     """
-    check_scope(scope)
     check_latents(importance)
     rows = as_filters(importance.detach()) if scope == "filter" else importance.detach().reshape(1, -1)
-    weights = rows.shape[1]
-    if isinstance(sparsity, Tensor):
-        return _rank_by_count(rows, _pruned_count(weights, sparsity, scope)).view(importance.shape) > 0
-    symbols: Tensor = rank_rows(rows, pruned_count(weights, sparsity, scope=scope))
-    return symbols.view(importance.shape) > 0
+    return _rank(rows, pruned_count(rows.shape[1], sparsity, scope=scope)).view(importance.shape) > 0
 
 
-def keep_largest_globally(importances: Sequence[Tensor], sparsity: float | Tensor) -> list[Tensor]:
+def keep_largest_globally(importances: Sequence[Tensor], sparsity: Sparsity) -> list[Tensor]:
     """Return one mask per layer from a single ranking of all their weights.
 
     Ties are broken by the order of the layers, then by index.
@@ -71,7 +69,7 @@ def keep_largest_globally(importances: Sequence[Tensor], sparsity: float | Tenso
     return [part.view(importance.shape) for part, importance in zip(parts, importances, strict=True)]
 
 
-def prune_middle_ranks(latents: Tensor, sparsity: float | Tensor, p_pos: float = 0.5) -> Tensor:
+def prune_middle_ranks(latents: Tensor, sparsity: Sparsity, p_pos: float = 0.5) -> Tensor:
     """Return −1 for the lowest ranks of each filter, +1 for the highest, 0 for the middle ones.
 
     Every filter keeps ``n = D − floor(sparsity · D + ½)`` weights, ``floor(p_pos · n + ½)`` of them +1. On the kept
@@ -83,14 +81,9 @@ def prune_middle_ranks(latents: Tensor, sparsity: float | Tensor, p_pos: float =
     check_latents(latents)
     rows = as_filters(latents.detach())
     connections = rows.shape[1]
-    if isinstance(sparsity, Tensor):
-        kept = connections - _pruned_count(connections, sparsity, "filter")
-        above = positive_counts(kept, p_pos)
-        symbols = _rank_by_count(rows, kept - above) + _rank_by_count(rows, connections - above)
-    else:
-        remaining = connections - pruned_count(connections, sparsity)
-        positives = positive_count(remaining, p_pos)
-        symbols = rank_rows(rows, remaining - positives) + rank_rows(rows, connections - positives)
+    kept = connections - pruned_count(connections, sparsity)
+    positives = positive_count(kept, p_pos)
+    symbols = _rank(rows, kept - positives) + _rank(rows, connections - positives)
     return symbols.div_(2).view(latents.shape)
 
 
@@ -150,13 +143,9 @@ def check_scope(scope: str) -> None:
         raise ValueError(f"scope={scope!r} is not known: choose one of 'filter', 'layer', 'global'")
 
 
-def _pruned_count(weights: int, sparsity: Tensor, scope: str) -> Tensor:
-    """Return :func:`pruned_count` for a sparsity that is known only when the graph runs."""
-    count = sparsity.double() * weights + (0.5 if scope == "filter" else 0.0) + 1e-9
-    return count.floor().long().clamp(max=weights)
-
-
-def _rank_by_count(rows: Tensor, negatives: Tensor) -> Tensor:
-    """Return ±1 with ``negatives`` of −1 in each row, for a count that is known only when the graph runs."""
-    symbols: Tensor = rank_masked_rows(rows, torch.ones_like(rows, dtype=torch.bool), negatives.expand(len(rows)))
-    return symbols
+def _rank(rows: Tensor, negatives: int | Tensor) -> Tensor:
+    """Return ±1 with ``negatives`` of −1 in each row; a tensor is a count that is known only when the graph runs."""
+    if isinstance(negatives, Tensor):
+        kept = torch.ones_like(rows, dtype=torch.bool)
+        return rank_masked_rows(rows, kept, negatives.expand(len(rows)))  # type: ignore[no-any-return]
+    return rank_rows(rows, negatives)  # type: ignore[no-any-return]
