@@ -51,6 +51,13 @@ def check_lock(path: Path) -> None:
             )
 
 
+def append(path: Path, content: bytes) -> None:
+    """Append to a file, unless another job has taken over its directory."""
+    check_lock(path)
+    with errors_name(path), path.open("ab") as file:
+        file.write(content)
+
+
 def remove_file(path: Path) -> None:
     """Remove a file, if it is there, unless another job has taken over its directory."""
     check_lock(path)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from equalbits.nn import BinaryConv2d, BinaryLinear, IRNet, PrunedSign, binarize_, set_progress
-from equalbits.training import EpochRecord, StepRecord, TrainConfig, evaluate, run_state, train
+from equalbits.training import EpochRecord, StepRecord, TrainConfig, evaluate, train, training_run
 
 
 def test_watchers_are_called_before_the_first_step_and_after_every_step(make_net, make_loader, make_config) -> None:
@@ -52,7 +52,7 @@ def test_epochs_are_scored_as_often_as_asked_and_always_the_last(make_net, make_
 
 
 def test_a_step_record_states_the_position_in_the_epoch(make_net, make_loader, make_config, monkeypatch) -> None:
-    monkeypatch.setattr(run_state, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(training_run, "REPORT_SECONDS", 0.0)
     records: list[EpochRecord | StepRecord] = []
     train(make_net(), make_loader(), make_config(epochs=2), reporters=[records.append])
     steps = [record for record in records if isinstance(record, StepRecord)]

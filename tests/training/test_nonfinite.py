@@ -5,7 +5,15 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.nn import BinaryLinear, BNNPlus, SignActivation
-from equalbits.training import NonFiniteError, OptimizerConfig, TrainConfig, evaluate, load_checkpoint, run_state, train
+from equalbits.training import (
+    NonFiniteError,
+    OptimizerConfig,
+    TrainConfig,
+    evaluate,
+    load_checkpoint,
+    train,
+    training_run,
+)
 
 LAST = "last.safetensors"
 
@@ -178,7 +186,7 @@ def test_a_loss_that_is_nan_gives_no_score(make_net, make_loader) -> None:
 
 
 def test_weights_that_signs_hide_are_noticed_within_the_epoch(make_loader, make_config, monkeypatch) -> None:
-    monkeypatch.setattr(run_state, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(training_run, "REPORT_SECONDS", 0.0)
 
     def spoil(net: nn.Module, step: int) -> None:
         if step == 2:

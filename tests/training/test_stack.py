@@ -20,7 +20,7 @@ from equalbits.training import (
     train,
     train_stack,
 )
-from equalbits.training.run_state import TrainingRun
+from equalbits.training.training_run import TrainingRun
 
 
 def seeded(config: TrainConfig | Sequence[TrainConfig], seeds: Sequence[int]) -> list[TrainConfig]:

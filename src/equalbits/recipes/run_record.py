@@ -106,7 +106,7 @@ def check_same_recipe(out: Path, before: Recipe, now: Recipe, *, allow: bool = F
     old, new = flatten(before.as_dict()), flatten(now.as_dict())
     names = (name for name in {**old, **new} if name not in FREE and old.get(name) != new.get(name))
     changes = [(name, old.get(name), new.get(name)) for name in names]
-    return refuse_changes("{} holds a run with {}, this one has {}", out, changes, allow=allow)
+    return refuse_changes(out, changes, allow=allow, found="{} holds a run with {}, this one has {}")
 
 
 def stored_recipe(path: Path, name: str = "recipe") -> Recipe:

@@ -33,10 +33,10 @@ from equalbits.training.progress import ProgressBar as ProgressBar
 from equalbits.training.reporters import JsonLines as JsonLines
 from equalbits.training.reporters import TensorBoard as TensorBoard
 from equalbits.training.reporters import WeightsAndBiases as WeightsAndBiases
+from equalbits.training.resume_checks import FREE_SETTINGS as FREE_SETTINGS
 from equalbits.training.resume_checks import Resume as Resume
 from equalbits.training.resume_checks import device_name as device_name
 from equalbits.training.resume_checks import refuse_changes as refuse_changes
-from equalbits.training.save_and_resume import FREE_SETTINGS as FREE_SETTINGS
 from equalbits.training.save_and_resume import prefixed as prefixed
 from equalbits.training.save_and_resume import with_prefix as with_prefix
 from equalbits.training.schedule import Position as Position

@@ -1,9 +1,12 @@
 """Scores as counts: each image counts once; percentages are computed last."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 
 import torch
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
@@ -107,14 +110,20 @@ def evaluate(
     With ``progress``, a terminal shows a progress bar. Raises :class:`NonFiniteError` if weights or loss are NaN or
     infinite.
     """
-    from equalbits.training.progress import track_batches  # which imports this module
-
     check_iterable(batches)
-    batches = track_batches(batches, "evaluating") if progress else batches
+    batches = _with_progress(batches) if progress else batches
     model = _Packed(model) if isinstance(model, PackedModel) else model
     score = count_score(model, batches, precision=precision)
     check_scored(score.loss_sum, model)
     return score
+
+
+def _with_progress(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:
+    """Iterate over batches with a progress bar on stderr, where that is a terminal."""
+    if not (sys.stderr.isatty() and distributed.rank_from_env().is_writer):
+        return batches
+    total = len(batches) if isinstance(batches, Sized) else None
+    return track(batches, "evaluating", total=total, console=Console(stderr=True, highlight=False), transient=True)
 
 
 def as_logits(output: object) -> Tensor:

@@ -23,9 +23,9 @@ from equalbits.training.optimizer import backward_updates
 from equalbits.training.progress import ProgressBar
 from equalbits.training.randomness import preserved_rng
 from equalbits.training.resume_checks import Resume, run_facts
-from equalbits.training.run_state import TrainingRun
 from equalbits.training.save_and_resume import Checkpointer
 from equalbits.training.stop_signals import stop_requests
+from equalbits.training.training_run import TrainingRun
 from equalbits.training.weight_average import WeightAverage
 
 #: Called with the model and the number of finished steps.
@@ -93,13 +93,12 @@ def train(
                 loaded = run.load_batches() if replays is None else iter(())
                 while run.batch < len(run.batches):
                     run.prepare_step()  # learning rate of the schedule, random seed, global pruning masks
-                    if replays is not None:
-                        with run.explain_errors():
+                    batch = () if replays else run.next_batch(loaded)
+                    with run.explain_errors():
+                        if replays:
                             next(replays)  # picks, augments and trains on the next batch, all on the device
-                    else:
-                        images, labels = run.next_batch(loaded)
-                        with run.explain_errors():
-                            step(images, labels)
+                        else:
+                            step(*batch)  # forward, loss, backward, optimizer
                     run.finish_step()
                     for watcher in watchers:
                         watcher(model, run.position.step)
@@ -162,14 +161,14 @@ class TrainStep:
         self.full_size = max(self.full_size, len(labels))
         if self.config.speed != "plain" and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
-        self.optimizer.zero_grad(set_to_none=True)
+        forward = self.compiled if self.compiled and len(labels) == self.full_size else TrainStep.forward
         weight = distributed.weight_of_part(len(labels), images.device)
         count = min(self.config.accumulate, len(labels))
         parts = list(zip(images.chunk(count), labels.chunk(count), strict=True))
-        forward = self.compiled if self.compiled and len(labels) == self.full_size else TrainStep.forward
-        for number, (part, part_labels) in enumerate(parts):
+        self.optimizer.zero_grad(set_to_none=True)
+        for number, (part, part_labels) in enumerate(parts, start=1):
             self.part_size = len(part_labels)
-            with self._no_gradient_sync(number < len(parts) - 1):
+            with self._no_gradient_sync(number < len(parts)):
                 with self.ranker or nullcontext(), self.updates or nullcontext():
                     loss, counts = forward(self, part, part_labels)
                 self.meter.sums += counts

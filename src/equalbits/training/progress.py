@@ -4,29 +4,19 @@ In a narrow terminal both are shorter: the bar without accuracy and speed, the l
 """
 
 import sys
-from collections.abc import Iterable, Sized
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, track
+from rich.progress import BarColumn, Progress, TextColumn
 
 from equalbits._text import escape_control_chars
 from equalbits.training.distributed import rank_from_env
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
 
-Batch = TypeVar("Batch")
 #: Columns of a terminal that the bar needs to show accuracy and speed as well.
 _WIDE = 120
-
-
-def track_batches(batches: Iterable[Batch], title: str) -> Iterable[Batch]:
-    """Iterate over batches with a progress bar on stderr, where that is a terminal."""
-    if not (sys.stderr.isatty() and rank_from_env().is_writer):
-        return batches
-    total = len(batches) if isinstance(batches, Sized) else None
-    return track(batches, title, total=total, console=Console(stderr=True, highlight=False), transient=True)
 
 
 class ProgressBar:

@@ -5,10 +5,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from equalbits._files import check_lock, errors_name, write_atomically
+from equalbits._files import append, errors_name, write_atomically
 from equalbits.training.history import EpochRecord, History, StepRecord
 
 
@@ -22,9 +23,7 @@ class JsonLines:
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Write the record of an epoch; ignore those in between."""
         if isinstance(record, EpochRecord):
-            check_lock(self.path)
-            with errors_name(self.path), self.path.open("ab") as file:
-                file.write(_json_line(record))
+            append(self.path, _json_line(record))
 
 
 def _json_line(record: EpochRecord) -> bytes:
@@ -70,11 +69,11 @@ class TensorBoard:
     def _append(self, *events: Any) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        check_lock(self.path)
-        with errors_name(self.path), self.path.open("ab") as file:
-            for event in events:
-                event.wall_time = time.time()
-                RecordWriter(file).write(event.SerializeToString())
+        records = BytesIO()
+        for event in events:
+            event.wall_time = time.time()
+            RecordWriter(records).write(event.SerializeToString())
+        append(self.path, records.getvalue())
 
 
 def _next_timestamp(folder: Path) -> int:

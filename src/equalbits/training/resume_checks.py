@@ -1,8 +1,9 @@
-"""Facts that decide the bits of a run besides its settings: data, quantizers, teacher, torch and machine.
+"""Settings and facts that decide the bits of a run; the facts are data, quantizers, teacher, torch and machine.
 
 Every checkpoint stores them. A run that resumes with others is refused, or warned where only bit-exactness is lost.
 """
 
+import dataclasses
 import logging
 import platform
 from collections import Counter
@@ -16,9 +17,14 @@ from torch import nn
 from equalbits._text import bounded, escape_control_chars
 from equalbits._toml import flatten
 from equalbits.training.checkpoint_file import CheckpointError, Metadata, checksum
+from equalbits.training.config import TrainConfig
 
+#: Settings that do not change the result, and may differ in a resumed run.
+FREE_SETTINGS = frozenset({"checkpoint_seconds", "evaluate_every", "memory", "speed"})
 #: Facts that may differ in a resumed run: its results are then right, but not bit-identical.
 _INEXACT = ("torch", "machine", "data.times", "test.times")
+#: Of facts that are not settings: what to use again.
+_NOUNS = {"data": "data", "test": "data", "teacher": "teacher"}
 
 
 @dataclass(frozen=True)
@@ -49,42 +55,59 @@ def run_facts(model: nn.Module, batches: object, test: object, teacher: nn.Modul
     }
 
 
+def check_settings(saved: Metadata, now: Metadata, path: Path, *, allow: bool) -> list[str]:
+    """Raise if a setting differs, or return and log all that do; one that the checkpoint lacks had its default."""
+    defaults = flatten(dataclasses.asdict(TrainConfig(epochs=1)))
+    before, after = ({**defaults, **flatten(run["config"]), "batches": run["batches"]} for run in (saved, now))
+    names = (name for name in after if name not in FREE_SETTINGS and before[name] != after[name])
+    return refuse_changes(path, [(name, before[name], after[name]) for name in names], allow=allow)
+
+
 def check_facts(saved: Metadata, now: Metadata, path: Path, *, allow: bool) -> list[str]:
     """Raise for the first fact that differs, or return and log all with ``allow``; facts of older versions are fewer.
 
     Other versions of torch, machines and file times are only logged: results stay right, but not bit-identical.
     """
-    changes: list[tuple[str, object, object]] = []
-    for name in sorted(saved.keys() & now.keys()):
-        before, after = ({"": fact} if isinstance(fact, str) else flatten(fact) for fact in (saved[name], now[name]))
-        for part in sorted(before.keys() | after.keys()):
-            whole, old, new = f"{name}.{part}".rstrip("."), before.get(part, "none"), after.get(part, "none")
-            if old == new or not (before and after):
-                continue
-            if whole in _INEXACT:
+    changes: list[str] = []
+    for fact in sorted(saved.keys() & now.keys()):
+        before, after = flatten({fact: saved[fact]}), flatten({fact: now[fact]})
+        if not (before and after):  # a loader without a fingerprint
+            continue
+        for name in sorted(before.keys() | after.keys()):
+            old, new = before.get(name, "none"), after.get(name, "none")
+            if old != new and name in _INEXACT:
                 logging.getLogger("equalbits").warning(
                     "%s was made with %s=%s, this run has %s: results may differ in the last bits from an "
-                    "uninterrupted run", path, whole, old, new
+                    "uninterrupted run", path, name, old, new
                 )  # fmt: skip
-                continue
-            changes.append((whole, old, new))
-    return refuse_changes("{} was made with {}, this run has {}", path, changes, allow=allow)
+            elif old != new:
+                same = _NOUNS.get(fact, "settings")
+                changes += refuse_changes(path, [(name, old, new)], allow=allow, same=same)
+    return changes
 
 
-def refuse_changes(text: str, path: Path, changes: Iterable[tuple[str, object, object]], *, allow: bool) -> list[str]:
-    """Raise for the first change, of (name, old value, new value); with ``allow`` log and return all."""
+def refuse_changes(
+    path: Path,
+    changes: Iterable[tuple[str, object, object]],
+    *,
+    allow: bool,
+    same: str = "settings",
+    found: str = "{} was made with {}, this run has {}",
+) -> list[str]:
+    """Raise for the first change, of (name, old value, new value); with ``allow`` log and return all.
+
+    The error advises to use the ``same`` settings, data or teacher.
+    """
     allowed = []
     for name, old, new in changes:
         old, new = (bounded(escape_control_chars(str(value)), 200) for value in (old, new))
-        found = text.format(path, f"{name}={old}", f"{name}={new}")
+        message = found.format(path, f"{name}={old}", f"{name}={new}")
         if not allow:
-            noun = {"data": "data", "test": "data", "teacher": "teacher"}.get(name.partition(".")[0], "settings")
-            noun = "settings" if text.startswith("{} holds") else noun
             raise CheckpointError(
-                f"{found}: use the same {noun} to resume, or another --out to start over"
+                f"{message}: use the same {same} to resume, or another --out to start over"
                 "; equalbits train resumes with --allow-changes"
             )
-        logging.getLogger("equalbits").warning("%s: resuming with that change", found)
+        logging.getLogger("equalbits").warning("%s: resuming with that change", message)
         allowed.append(f"{name}={old} → {new}")
     return allowed
 

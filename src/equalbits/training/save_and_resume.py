@@ -10,7 +10,6 @@ from torch import Tensor
 
 from equalbits._files import remove_partial_files
 from equalbits._text import bounded, escape_control_chars
-from equalbits._toml import flatten
 from equalbits.training import distributed
 from equalbits.training.checkpoint_file import (
     BEST,
@@ -23,11 +22,10 @@ from equalbits.training.checkpoint_file import (
     optimizer_tensors,
     save_checkpoint,
 )
-from equalbits.training.config import TrainConfig
 from equalbits.training.history import EpochRecord, History
-from equalbits.training.resume_checks import check_facts, refuse_changes
-from equalbits.training.run_state import TrainingRun
+from equalbits.training.resume_checks import check_facts, check_settings
 from equalbits.training.stop_signals import InterruptedTraining, StopRequest
+from equalbits.training.training_run import TrainingRun
 
 # Processes agree whether to stop at most this many seconds apart, since agreeing costs an all-reduce.
 AGREE_SECONDS = 1.0
@@ -113,7 +111,7 @@ class Checkpointer:
         counts = distributed.summed(run.meter.sums)
         run.check_weights()
         if run.process.is_writer:
-            tensors, metadata = run_state(run)
+            tensors, metadata = saved_state(run)
             save_checkpoint(self.out / LAST, {**tensors, "meter": counts}, metadata)
 
     def resume(self) -> None:
@@ -133,7 +131,7 @@ class Checkpointer:
             restore_run(run, *load_checkpoint(path), path)
 
 
-def run_state(run: TrainingRun) -> tuple[dict[str, Tensor], Metadata]:
+def saved_state(run: TrainingRun) -> tuple[dict[str, Tensor], Metadata]:
     """Return the tensors and metadata that this process needs to resume."""
     moments, scalars = optimizer_tensors(run.optimizer)
     tensors = prefixed("model.", run.model.state_dict()) | prefixed("optimizer.", moments)
@@ -159,19 +157,23 @@ def run_metadata(run: TrainingRun) -> Metadata:
 
 
 def restore_run(run: TrainingRun, tensors: dict[str, Tensor], metadata: Metadata, path: Path) -> None:
-    """Restore what :func:`run_state` returned; ``path`` is the file it was read from, for errors."""
-    now, batches = run_metadata(run), len(run.batches)
+    """Restore what :func:`saved_state` returned; ``path`` is the file it was read from, for errors."""
     if _REQUIRED - set(metadata) or "meter" not in tensors:
         raise CheckpointError(f"cannot resume from {path}: it holds no training state; delete it to train again")
     with invalid_content(path):
         allow = run.resume.allow_changes
         changes = [*metadata.get("changes", ()), *run.resume.changes]
-        changes += _check_same_settings(path, metadata, now, allow=allow)
+        changes += check_settings(metadata, run_metadata(run), path, allow=allow)
         changes += check_facts(metadata.get("facts", {}), run.facts, path, allow=allow)
         run.changes = list(dict.fromkeys(changes))
         epoch, batch, history = metadata["epoch"], metadata["batch"], metadata["history"]
         valid = isinstance(epoch, int) and isinstance(batch, int) and 0 <= epoch <= run.config.epochs
-        if not valid or not 0 <= batch <= batches or len(history) != epoch or (epoch == run.config.epochs and batch):
+        if (
+            not valid
+            or not 0 <= batch <= len(run.batches)
+            or len(history) != epoch
+            or (epoch == run.config.epochs and batch)
+        ):
             raise ValueError(f"it is at epoch {epoch}, batch {batch}, with a history of {len(history)} epochs")
         run.epoch, run.batch, run.epochs = epoch, batch, [EpochRecord.from_dict(record) for record in history]
         run.epoch_began = time.perf_counter() - float(metadata["seconds"])
@@ -202,20 +204,6 @@ def invalid_content(path: Path) -> Iterator[None]:
 
 #: Metadata of every checkpoint that can resume; older ones have nothing else.
 _REQUIRED = frozenset({"config", "epoch", "batch", "batches", "seconds", "history", "optimizer"})
-
-#: Settings that do not change the result, and may differ in a resumed run.
-FREE_SETTINGS = frozenset({"checkpoint_seconds", "evaluate_every", "memory", "speed"})
-
-
-def _check_same_settings(path: Path, saved: Metadata, now: Metadata, *, allow: bool) -> list[str]:
-    """Raise if a setting differs, or return and log all that do; one that the checkpoint lacks had its default."""
-    defaults = flatten(dataclasses.asdict(TrainConfig(epochs=1)))
-    before, wanted = (
-        {**defaults, **flatten(metadata["config"]), "batches": metadata["batches"]} for metadata in (saved, now)
-    )
-    changes = [(name, before[name], value) for name, value in wanted.items() if before[name] != value]
-    changes = [change for change in changes if change[0] not in FREE_SETTINGS]
-    return refuse_changes("{} was made with {}, this run has {}", path, changes, allow=allow)
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

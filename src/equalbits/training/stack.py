@@ -26,9 +26,9 @@ from equalbits.training.loop import TrainStep, compile_forward, matmul_precision
 from equalbits.training.losses import Loss, training_loss
 from equalbits.training.randomness import preserved_rng
 from equalbits.training.resume_checks import run_facts
-from equalbits.training.run_state import TrainingRun
-from equalbits.training.save_and_resume import invalid_content, prefixed, restore_run, run_state, with_prefix
+from equalbits.training.save_and_resume import invalid_content, prefixed, restore_run, saved_state, with_prefix
 from equalbits.training.stop_signals import InterruptedTraining, StopRequest, stop_requests
+from equalbits.training.training_run import TrainingRun
 
 
 class StackError(NonFiniteError):
@@ -138,7 +138,7 @@ class _StackCheckpointer:
                 run.check_weights()
         for place, run in enumerate(self.runs):
             if run.error is None:
-                found, nets[str(place)] = run_state(run)
+                found, nets[str(place)] = saved_state(run)
                 tensors |= prefixed(f"{place}.", found)
                 for reporter in _stateful(run):
                     tensors |= prefixed(f"{place}.memory.", reporter.state_dict())
