@@ -156,7 +156,7 @@ def test_a_further_rule_of_figure_8_is_merged_per_net_and_missing_cells_are_list
     assert both["trained"]["nets"] == every["trained"]["nets"] and covers(item, every, both)
 
 
-def test_parts_with_other_seeds_or_shared_cells_are_refused_and_a_complete_part_replaces_them() -> None:
+def test_parts_with_other_sparsities_or_shared_cells_are_refused_and_a_complete_part_replaces_them() -> None:
     item = get_item("fig8")
     one = figure_8(["Conv2", "Conv4"], ["pruned-bihalf"])
     other = figure_8(["Conv4", "Conv6"], ["pruned-sign"])
@@ -165,16 +165,26 @@ def test_parts_with_other_seeds_or_shared_cells_are_refused_and_a_complete_part_
     assert "pruned-sign for Conv2" in missing_parts(item, both) and "pruned-bihalf for Conv6" in missing_parts(
         item, both
     )
-    seeds = {**other, "asked": {**other["asked"], "seeds": [1]}}
+    sparsities = {**other, "asked": {**other["asked"], "grid": {**other["asked"]["grid"], "sparsity": [0.1]}}}
     overlap = figure_8(["Conv2", "Conv6"], ["pruned-bihalf", "pruned-sign"])
     for wrong, words in (
-        (seeds, "differ in nets and rules and seeds"),
+        (sparsities, "differ in nets and sparsity and rules"),
         (overlap, r"both hold Conv2, 0\.0, pruned-bihalf, 0 \(the last is a seed\):"),
     ):
         with pytest.raises(ValueError, match=words):
             merge(item, one, wrong)
     more = figure_8(["Conv2", "Conv4", "Conv6"], ["pruned-bihalf", "pruned-sign"])
     assert covers(item, more, both) and not covers(item, both, more) and not covers(item, one, both)
+
+
+def test_seeds_of_figure_8_are_merged_per_net_and_missing_ones_are_listed() -> None:
+    item, one = get_item("fig8"), figure_8(["Conv2", "Conv4"], ["pruned-bihalf", "pruned-sign"])
+    other = figure_8(["Conv4"], ["pruned-bihalf"])
+    both = merge(item, one, {**other, "asked": {**other["asked"], "seeds": [1]}, "seeds": [1], "measured": {}})
+    assert [each["seeds"] for each in all_asked(both)] == [[0], [1]] and both["seeds"] == [0, 1]
+    assert "seed 1, pruned-bihalf for Conv2" in missing_parts(item, both)
+    assert "seed 1, pruned-sign for Conv2, Conv4" in missing_parts(item, both)
+    assert not [words for words in missing_parts(item, both) if words.startswith("seed 0,")]
 
 
 def test_parts_of_figure_1_merge_although_earlier_epochs_are_not_stored() -> None:

@@ -132,7 +132,8 @@ def _gaps(item: Item, found: Sequence[Block], held: Block) -> list[str]:
         for value in held[second]:
             if lacking := [one for one in needed if (one, value, *within) not in measured]:
                 gaps.setdefault(listed(lacking), []).append(value)
-        where = "".join(f"{each}, " for each in within)
+        several = [(name, each) for name, each in zip(others, within, strict=True) if len(held[name]) > 1]
+        where = "".join(f"seed {each}, " if name == "seeds" else f"{each}, " for name, each in several)
         words += [f"{where}{_listed(values)} for {lacking}" for lacking, values in gaps.items()]
     return words
 

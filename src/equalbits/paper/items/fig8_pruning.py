@@ -178,7 +178,7 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"nets": tuple(NETS), "sparsity": SPARSITIES, "rules": tuple(RULES)},
-    uneven=("nets", "rules"),
+    uneven=("nets", "rules", "seeds"),
     seeds=5,
     decides=("optimizer.lr", "model.init"),
 )
