@@ -68,26 +68,25 @@ class FlipWatcher:
             return
         now = {name: layer.symbols().to(torch.int8) for name, layer in binary_layers(model).items()}
         if not self._previous:
-            self._start(now)
+            self._check_filters(now)
+            self._flipped = {name: torch.zeros_like(symbols, dtype=torch.bool) for name, symbols in now.items()}
         elif {name: symbols.shape for name, symbols in now.items()} != {n: s.shape for n, s in self._previous.items()}:
             raise ValueError(_OTHER_MODEL)
         else:
-            for name, symbols in now.items():  # the model may have moved to another device
-                self._previous[name] = self._previous[name].to(symbols.device)
-                self._flipped[name] = self._flipped[name].to(symbols.device)
-            self._table.add(step, self._flips(now))
+            self._table.add(step, self._count(now))
         self._previous = now
 
     @property
     def layers(self) -> dict[str, FlipSeries]:
         """Flips of each layer."""
-        return self._read(0, {name: symbols.numel() for name, symbols in self._previous.items()})
+        layers = enumerate(self._previous.items())
+        return {name: self._series(place, symbols.numel()) for place, (name, symbols) in layers}
 
     @property
     def filters(self) -> dict[str, FlipSeries]:
         """Flips of each selected filter, by the name of its layer."""
-        selected = self.selected if self._previous else {}
-        return self._read(len(self._previous), {name: self._previous[name][i].numel() for name, i in selected.items()})
+        filters = enumerate(self.selected.items(), start=len(self._previous)) if self._previous else ()
+        return {name: self._series(place, self._previous[name][index].numel()) for place, (name, index) in filters}
 
     @property
     def silent(self) -> dict[str, int]:
@@ -100,32 +99,28 @@ class FlipWatcher:
         counts = {kind: {name: asdict(each) for name, each in found.items()} for kind, found in series.items()}
         return {**counts, "silent": self.silent}
 
-    def _start(self, now: dict[str, Tensor]) -> None:
+    def _check_filters(self, now: dict[str, Tensor]) -> None:
         for name, index in self.selected.items():
             if name not in now or not 0 <= index < len(now[name]):
                 known = ", ".join(f"{layer!r} ({len(symbols)})" for layer, symbols in now.items())
                 raise ValueError(f"filters={{{name!r}: {index}}}: no such filter; layers and filter counts: {known}")
-        self._flipped = {name: torch.zeros_like(symbols, dtype=torch.bool) for name, symbols in now.items()}
 
-    def _flips(self, now: dict[str, Tensor]) -> Tensor:
-        """Return one row: flips to +1 and to −1 of each layer, then of each selected filter."""
-        flips = {name: torch.stack(count_flips(self._previous[name], symbols)) for name, symbols in now.items()}
+    def _count(self, now: dict[str, Tensor]) -> Tensor:
+        """Return the flips to +1 and to −1 of each layer, then of each selected filter: shape (series, 2)."""
+        flips: dict[str, Tensor] = {}
         for name, symbols in now.items():
-            # not in place: torch forbids that for tensors created in inference mode
-            self._flipped[name] = self._flipped[name] | (symbols * self._previous[name] < 0)
-        parts = [counts.sum(dim=1) for counts in flips.values()]
-        parts += [flips[name][:, index] for name, index in self.selected.items()]
-        return torch.cat([part.to(parts[0].device) for part in parts])
+            # The model may have moved to another device.
+            before, flipped = self._previous[name].to(symbols.device), self._flipped[name].to(symbols.device)
+            flips[name] = torch.stack(count_flips(before, symbols), dim=1)  # (filter, 2)
+            # Not in place: torch forbids that for tensors created in inference mode.
+            self._flipped[name] = flipped | (symbols * before < 0)
+        series = [counts.sum(dim=0) for counts in flips.values()]
+        series += [flips[name][index] for name, index in self.selected.items()]
+        return torch.stack([counts.to(series[0].device) for counts in series])
 
-    def _read(self, start: int, symbols: dict[str, int]) -> dict[str, FlipSeries]:
-        """Return the pairs of columns from pair ``start`` on, one series for each name in ``symbols``."""
-        steps, table = list(self._table.steps), self._table.rows()
-        columns = table.T.tolist() if len(table) else [[]] * (2 * (start + len(symbols)))
-        to_positive, to_negative = columns[2 * start :: 2], columns[2 * start + 1 :: 2]
-        return {
-            name: FlipSeries(steps, to_positive[i], to_negative[i], count)
-            for i, (name, count) in enumerate(symbols.items())
-        }
+    def _series(self, place: int, symbols: int) -> FlipSeries:
+        counts = self._table.rows()[:, place].tolist() if self._table.steps else []
+        return FlipSeries(list(self._table.steps), [up for up, _ in counts], [down for _, down in counts], symbols)
 
 
 class EntropyWatcher:
@@ -208,46 +203,50 @@ class StepTable:
             raise ValueError(f"limit={limit} is too small: keep at least 2 rows")
         self.every, self.limit, self.adds, self.steps_per_row = every, limit, adds, 1
         self.steps: list[int] = []  # last step of each row
-        self._rows: list[Tensor] = []  # complete, except perhaps the last one
-        self._steps_in_last = 0  # number of steps that the last row covers
-        self._copied = 0  # number of rows that are on the CPU already
+        self._copied: list[Tensor] = []  # complete rows on the CPU
+        self._new: list[Tensor] = []  # complete rows that are still on the device
+        self._last: Tensor | None = None  # the row that is being filled
+        self._steps_in_last = 0
 
     def add(self, step: int, row: Tensor) -> None:
         """Append the numbers of one step."""
-        if self._rows and self._steps_in_last < self.steps_per_row:
-            self._rows[-1], self.steps[-1] = self._merge(self._rows[-1], row), step
-            self._copied = min(self._copied, len(self._rows) - 1)
-            self._steps_in_last += 1
-        else:
-            self._rows.append(row)
+        if self._last is None:
             self.steps.append(step)
-            self._steps_in_last = 1
-        if len(self._rows) - self._copied >= _BUFFER:
+            self._last = row
+        else:
+            self.steps[-1], self._last = step, self._merge(self._last, row)
+        self._steps_in_last += 1
+        if self._steps_in_last < self.steps_per_row:
+            return
+        self._new.append(self._last)
+        self._last, self._steps_in_last = None, 0
+        if len(self._new) >= _BUFFER:
             self._copy()
-        if len(self._rows) > self.limit and self._steps_in_last == self.steps_per_row:
+        if len(self.steps) > self.limit:
             self._halve()
 
     def rows(self) -> Tensor:
-        """Return all rows, shape (row, column), on the CPU."""
+        """Return all rows, the row first, on the CPU."""
         self._copy()
-        return torch.stack(self._rows) if self._rows else torch.zeros(0, 0)
+        rows = self._copied if self._last is None else [*self._copied, self._last.cpu()]
+        return torch.stack(rows) if rows else torch.zeros(0, 0)
 
     def _copy(self) -> None:
-        """Copy the rows that are still on the device to the CPU, in one transfer."""
-        if new := self._rows[self._copied :]:
-            device = new[-1].device  # the model may have moved to another device meanwhile
-            self._rows[self._copied :] = torch.stack([row.to(device) for row in new]).cpu().unbind()
-        self._copied = len(self._rows)
+        """Copy the new rows to the CPU, in one transfer."""
+        if self._new:
+            device = self._new[-1].device  # the model may have moved to another device meanwhile
+            self._copied += torch.stack([row.to(device) for row in self._new]).cpu().unbind()
+            self._new = []
 
     def _halve(self) -> None:
-        """Merge each pair of neighbouring rows; a last row without a partner stays, to be filled."""
+        """Merge each pair of neighbouring rows; a last row without a partner is filled further."""
         self._copy()
-        even = len(self._rows) // 2 * 2
-        merged = [self._merge(*pair) for pair in zip(self._rows[:even:2], self._rows[1:even:2], strict=True)]
-        self._rows, self.steps = merged + self._rows[even:], self.steps[1:even:2] + self.steps[even:]
-        self._steps_in_last = self.steps_per_row * (1 if even < self._copied else 2)
+        if len(self._copied) % 2:
+            self._last, self._steps_in_last = self._copied.pop(), self.steps_per_row
+        even = len(self._copied)
+        self._copied = [self._merge(*pair) for pair in zip(self._copied[::2], self._copied[1::2], strict=True)]
+        self.steps = self.steps[1:even:2] + self.steps[even:]
         self.steps_per_row *= 2
-        self._copied = len(self._rows)
 
     def _merge(self, earlier: Tensor, later: Tensor) -> Tensor:
         # The earlier row may be on the CPU already while new rows are still on the device.
