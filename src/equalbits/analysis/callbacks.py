@@ -27,8 +27,8 @@ class BitMeter:
     def __init__(self, *, exactness: bool = True) -> None:
         self._exactness = exactness
         self.symbols: dict[str, Tensor] = {}
-        self._values: dict[str, float] = {}
-        self._flips = [0, 0]  # to +1, to -1
+        self._entropy: float | None = None
+        self._inexact_filters = self._to_positive = self._to_negative = 0
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """Return the values by the name of their curve, with the flips since the previous call."""
@@ -41,25 +41,27 @@ class BitMeter:
         """Add the flips since the last update, and measure the rest anew."""
         now = {name: layer.symbols().to(torch.int8) for name, layer in binary_layers(model).items()}
         before = self.symbols or now
-        counts = [torch.stack(count_flips(before[name].to(now[name].device), now[name])).sum(dim=1) for name in now]
-        self._flips = [total + sum(int(pair[sign]) for pair in counts) for sign, total in enumerate(self._flips)]
-        entropies = torch.cat([filter_entropy(symbols).cpu() for symbols in now.values()])
-        self._values = {"bits/entropy": float(entropies.nanmean())}
+        for name, symbols in now.items():
+            flips = count_flips(before[name].to(symbols.device), symbols)
+            self._to_positive += int(flips.to_positive.sum())
+            self._to_negative += int(flips.to_negative.sum())
+        self._entropy = float(torch.cat([filter_entropy(symbols).cpu() for symbols in now.values()]).nanmean())
         if self._exactness:
-            self._values["bits/inexact_filters"] = audit(model, strict=False).inexact_filters
+            self._inexact_filters = audit(model, strict=False).inexact_filters
         self.symbols = now
 
     def compute(self) -> dict[str, float]:
         """Return the values of the last update, and the flips of all updates since the last reset."""
-        if not self._values:
+        if self._entropy is None:
             raise ValueError("the meter has measured no model: call update(model) first")
-        entropy = {"bits/entropy": self._values["bits/entropy"]}
-        flips = {"bits/to_positive": self._flips[0], "bits/to_negative": self._flips[1]}
-        return entropy | flips | self._values
+        values = {"entropy": self._entropy, "to_positive": self._to_positive, "to_negative": self._to_negative}
+        if self._exactness:
+            values["inexact_filters"] = self._inexact_filters
+        return {f"bits/{name}": value for name, value in values.items()}
 
     def reset(self) -> None:
         """Forget the flips, but not the symbols that the next update compares with."""
-        self._flips = [0, 0]
+        self._to_positive = self._to_negative = 0
 
 
 def lightning_callback(*, every: int = 100) -> Any:

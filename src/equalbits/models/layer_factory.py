@@ -40,13 +40,11 @@ class LayerFactory:
 
     def conv2d(self, *shape: Any, real_input: bool = False, **settings: Any) -> nn.Module:
         """Create a binary convolution with torch's arguments; ``real_input`` leaves its input real, as for images."""
-        quantizer = None if real_input else self.input_quantizer
-        return self._layer((BinaryConv2d, QuickConv2d, _Conv2d), quantizer, shape, settings)
+        return self._layer((BinaryConv2d, QuickConv2d, _Conv2d), real_input, shape, settings)
 
     def linear(self, *shape: Any, real_input: bool = False, **settings: Any) -> nn.Module:
         """Create a binary linear layer with torch's arguments; ``real_input`` as for :meth:`conv2d`."""
-        quantizer = None if real_input else self.input_quantizer
-        return self._layer((BinaryLinear, nn.Linear, _Linear), quantizer, shape, settings)
+        return self._layer((BinaryLinear, nn.Linear, _Linear), real_input, shape, settings)
 
     def real_conv2d(self, *shape: Any, **settings: Any) -> nn.Conv2d:
         """Create a real convolution: a stem or a shortcut."""
@@ -60,20 +58,19 @@ class LayerFactory:
         """Create a ReLU, or a Hardtanh if inputs are binary: after a ReLU every sign would be +1."""
         return nn.Hardtanh() if self.binary_inputs else nn.ReLU()
 
-    def _layer(
-        self, kinds: Kinds, quantizer: nn.Module | None, shape: tuple[Any, ...], settings: dict[str, Any]
-    ) -> nn.Module:
+    def _layer(self, kinds: Kinds, real_input: bool, shape: tuple[Any, ...], settings: dict[str, Any]) -> nn.Module:
         """Create a layer: binary, real, or real with a quantized input."""
         binary, real, real_on_bits = kinds
-        inputs = copy.deepcopy(quantizer)
-        if isinstance(inputs, RSign):
-            inputs.fit_inputs_(shape[0], axis=1)
+        inputs = None if real_input else self.input_quantizer
         if self.weight_quantizer is not None:
             quantizers = {"weight_quantizer": self.weight_quantizer, "input_quantizer": inputs}
             return binary(*shape, **settings, **quantizers, init=self.init)
-        layer = real(*shape, **settings) if inputs is None else real_on_bits(*shape, **settings)
-        if inputs is not None:
-            layer.input_quantizer = inputs
+        if inputs is None:
+            return self._start(real(*shape, **settings))
+        layer = real_on_bits(*shape, **settings)
+        layer.input_quantizer = copy.deepcopy(inputs)
+        if isinstance(layer.input_quantizer, RSign):
+            layer.input_quantizer.fit_inputs_(shape[0], axis=1)
         return self._start(layer)
 
     def _start(self, layer: Layer) -> Layer:

@@ -89,17 +89,15 @@ def binarize_(
     check_quantizers(weight_quantizer, input_quantizer)
     candidates, unsuited, already = _survey(model, {} if example is None else watch_forward(model, example).read)
     if not candidates:
-        what = f"no layer can be binary{_others(unsuited, already)}"
-        way_out = _advice(unsuited, "the model needs nn.Linear or convolutions that it calls")
-        raise ValueError(f"nothing to make binary: {what}; {way_out}")
+        usual = "the model needs nn.Linear or convolutions that it calls"
+        raise _nothing_chosen("no layer can be binary", unsuited, already, usual)
     policy = where if callable(where) else by_name(where, model, [candidate.layer for candidate in candidates])
     verdicts = [(candidate, policy(candidate)) for candidate in candidates]
     chosen = [candidate for candidate, verdict in verdicts if verdict is True]
     reasons = [(c.name, v if isinstance(v, str) else "not chosen") for c, v in verdicts if v is not True]
     if not chosen:
-        what = f"where= selects none of {len(candidates)} layers{_others(unsuited, already)}"
-        way_out = _advice(unsuited, "pass where=all_layers or names like where='layer1.*'")
-        raise ValueError(f"nothing to make binary: {what}; {way_out}")
+        usual = "pass where=all_layers or names like where='layer1.*'"
+        raise _nothing_chosen(f"where= selects none of {len(candidates)} layers", unsuited, already, usual)
     for candidate in chosen:
         _check_plain_weight(candidate)
     replace_modules(model, _make_binary(chosen, weight_quantizer, input_quantizer))
@@ -127,36 +125,42 @@ def _survey(
     accessed = directly_accessed_layers(model)
     embeddings = {layer.weight: name for name, layer in layers if isinstance(layer, nn.Embedding | nn.EmbeddingBag)}
     compiled = {module._modules.get("_orig_mod") for module in model.modules()}
+
+    def reason_against(layer: nn.Module) -> str | None:
+        kind, weight = type(layer).__name__, layer._parameters.get("weight")
+        refused_later = parametrize.is_parametrized(layer) or isinstance(layer, nn.modules.lazy.LazyModuleMixin)
+        if layer in accessed:
+            return f"{accessed[layer]} accesses its .weight directly instead of calling the layer"
+        if isinstance(layer, _NO_BINARY_CLASS):
+            return f"of class {kind}, which has no binary version"
+        if not isinstance(layer, _LAYERS):
+            return f"of class {type(layer).__module__}.{kind}, {_FOREIGN}"
+        if weight in embeddings:
+            return f"tied to the embedding {embeddings[weight]!r}, which reads the weight as it is"
+        if layer in read:
+            return "a function reads its .weight, past the layer"
+        if weight is not None and not weight.is_floating_point():
+            return f"its weights are {weight.dtype}: only real numbers have a sign"
+        if type(layer) not in BINARY_CLASSES and not refused_later:
+            return f"of class {type(layer).__module__}.{kind}, {_OVERRIDING}"
+        if layer in compiled:
+            return "compiled separately, so the real layer would still run: binarize, then compile"
+        if "forward" in vars(layer):  # the replacement would copy it and still compute with real weights
+            return "its forward was replaced"
+        return None
+
     candidates: list[Candidate] = []
     unsuited: list[tuple[str, str]] = []
     already: list[str] = []
     for position, (name, layer) in enumerate(layers):
-        kind, weight = type(layer).__name__, layer._parameters.get("weight")
-        refused_later = parametrize.is_parametrized(layer) or isinstance(layer, nn.modules.lazy.LazyModuleMixin)
         if isinstance(layer, BinaryLayer):
             already.append(name)
-        elif layer in accessed:
-            unsuited.append((name, f"{accessed[layer]} accesses its .weight directly instead of calling the layer"))
-        elif isinstance(layer, _NO_BINARY_CLASS):
-            unsuited.append((name, f"of class {kind}, which has no binary version"))
-        elif not isinstance(layer, _LAYERS):
-            unsuited.append((name, f"of class {type(layer).__module__}.{kind}, {_FOREIGN}"))
-        elif weight in embeddings:
-            unsuited.append((name, f"tied to the embedding {embeddings[weight]!r}, which reads the weight as it is"))
-        elif layer in read:
-            unsuited.append((name, "a function reads its .weight, past the layer"))
-        elif weight is not None and not weight.is_floating_point():
-            unsuited.append((name, f"its weights are {weight.dtype}: only real numbers have a sign"))
-        elif type(layer) not in BINARY_CLASSES and not refused_later:
-            unsuited.append((name, f"of class {type(layer).__module__}.{kind}, {_OVERRIDING}"))
-        elif layer in compiled:
-            unsuited.append((name, "compiled separately, so the real layer would still run: binarize, then compile"))
-        elif "forward" in vars(layer):  # the replacement would copy it and still compute with real weights
-            unsuited.append((name, "its forward was replaced"))
+        elif reason := reason_against(layer):
+            unsuited.append((name, reason))
         elif name == "":
             raise ValueError(
-                f"the model is a single {kind}, which cannot be replaced in place: wrap it in nn.Sequential, or "
-                f"create a binary layer such as BinaryLinear"
+                f"the model is a single {type(layer).__name__}, which cannot be replaced in place: wrap it in "
+                f"nn.Sequential, or create a binary layer such as BinaryLinear"
             )
         else:
             path = name.split(".")[:-1]
@@ -176,19 +180,16 @@ def _is_layer(module: nn.Module) -> bool:
     return isinstance(module, _LAYERS) or (is_matrix and not is_norm)
 
 
-def _advice(unsuited: list[tuple[str, str]], usual: str) -> str:
-    """Return the way out where no layer was chosen."""
-    foreign = [name for name, reason in unsuited if reason.endswith((_FOREIGN, _OVERRIDING))]
-    return f"replace layers such as {foreign[0]!r} by nn.Linear or a convolution first" if foreign else usual
-
-
-def _others(unsuited: list[tuple[str, str]], already: tuple[str, ...]) -> str:
-    """Format each reason once, with the first layer it applies to, and the count of layers that are binary."""
+def _nothing_chosen(what: str, unsuited: list[tuple[str, str]], already: tuple[str, ...], usual: str) -> ValueError:
+    """Return the error where no layer was chosen: each reason with the first layer it applies to, and the way out."""
     first: dict[str, str] = {}
     for name, reason in unsuited:
         first.setdefault(reason, f"{name!r} is left real: {reason}")
     reasons = f" ({'; '.join(first.values())})" if first else ""
-    return reasons + (f"; {len(already)} are binary already" if already else "")
+    before = f"; {len(already)} are binary already" if already else ""
+    foreign = [name for name, reason in unsuited if reason.endswith((_FOREIGN, _OVERRIDING))]
+    way_out = f"replace layers such as {foreign[0]!r} by nn.Linear or a convolution first" if foreign else usual
+    return ValueError(f"nothing to make binary: {what}{reasons}{before}; {way_out}")
 
 
 def _check_plain_weight(candidate: Candidate) -> None:

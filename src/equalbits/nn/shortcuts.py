@@ -1,6 +1,7 @@
 """``Shortcut``: a real path around a binary convolution and its batch norm, as in Bi-Real Net and ReActNet."""
 
 import math
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
@@ -75,17 +76,13 @@ def _find_pairs(model: nn.Module, example: Example) -> dict[BinaryConv2d, _Batch
         if found is not None and _is_split_exactly(norm, inputs[0], output):
             pairs.append((found[0], norm))
 
-    handles = []
-    for module in model.modules():
-        if isinstance(module, BinaryConv2d) and module.input_quantizer is not None:
-            handles.append(module.register_forward_hook(after_layer))
-        elif isinstance(module, _BatchNorm):
-            handles.append(module.register_forward_hook(after_norm))
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, BinaryConv2d) and module.input_quantizer is not None:
+                hooks.enter_context(module.register_forward_hook(after_layer))
+            elif isinstance(module, _BatchNorm):
+                hooks.enter_context(module.register_forward_hook(after_norm))
         run_in_eval(model, example)
-    finally:
-        for handle in handles:
-            handle.remove()
     layers, norms = [layer for layer, _ in pairs], [norm for _, norm in pairs]
     return {layer: norm for layer, norm in pairs if layers.count(layer) == 1 == norms.count(norm)}
 

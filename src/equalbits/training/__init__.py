@@ -42,7 +42,7 @@ from equalbits.training.save_and_resume import with_prefix as with_prefix
 from equalbits.training.schedule import Position as Position
 from equalbits.training.schedule import learning_rate as learning_rate
 from equalbits.training.stack import StackError as StackError
-from equalbits.training.stack import shared as shared
+from equalbits.training.stack import shared_settings as shared_settings
 from equalbits.training.stack import train_stack as train_stack
 from equalbits.training.stop_signals import InterruptedTraining as InterruptedTraining
 from equalbits.training.stop_signals import stop_requests as stop_requests

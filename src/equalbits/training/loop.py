@@ -82,8 +82,8 @@ def train(
         step.average = run.average
         if watchers:
             step.updates = None  # they may read the gradients
-        run.announce_progress()
-        run.reporters = [bar, *(reporters(History(tuple(run.epochs))) if callable(reporters) else reporters)]
+        run.update_quantizers()
+        run.reporters = [bar, *(reporters(run.history) if callable(reporters) else reporters)]
         for watcher in watchers:
             watcher(model, run.position.step)
         while not run.is_done:
@@ -109,7 +109,7 @@ def train(
             run.report(record)
             checkpoints.save_epoch(record)
         run.swap_average()
-        return History(tuple(run.epochs))
+        return run.history
 
 
 class TrainStep:

@@ -22,7 +22,7 @@ from equalbits.training.checkpoint_file import (
     optimizer_tensors,
     save_checkpoint,
 )
-from equalbits.training.history import EpochRecord, History
+from equalbits.training.history import EpochRecord
 from equalbits.training.resume_checks import check_facts, check_settings
 from equalbits.training.stop_signals import InterruptedTraining, StopRequest
 from equalbits.training.training_run import TrainingRun
@@ -76,8 +76,9 @@ class Checkpointer:
 
     def save_epoch(self, record: EpochRecord) -> None:
         """Save the best model if this epoch is the best; save a finished run, or any other as :meth:`save_if_due`."""
-        best = History(tuple(self.run.epochs)).best
-        if self.out is not None and self.run.process.is_writer and best is record:
+        if self.out is None:
+            return
+        if self.run.process.is_writer and self.run.history.best is record:
             with self.run.averaged():
                 weights = prefixed("model.", self.run.model.state_dict())
                 save_checkpoint(self.out / BEST, weights, run_metadata(self.run))
@@ -85,7 +86,7 @@ class Checkpointer:
             self.save_if_due()
             return
         self.save()
-        if self.out is not None and self.stop.signal_number and self.run.alone:  # so that a caller starts nothing else
+        if self.stop.signal_number and self.run.alone:  # so that a caller starts nothing else
             raise InterruptedTraining(self.stop.signal_number, self.out / LAST)
 
     def _agree(self, signal_number: int, due: bool) -> tuple[int, bool]:

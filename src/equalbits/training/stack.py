@@ -56,11 +56,11 @@ def train_stack(
 ) -> list[History]:
     """Train ``models[i]`` on ``loaders[i]`` with ``configs[i]`` for every i at once; return their histories.
 
-    The settings must agree in what :func:`shared` leaves. If nets diverge, the others are trained to the end, and then
-    :class:`StackError` is raised. ``reporters[i]`` are called with the epochs of net i. All nets distil from one
-    ``teacher``. ``checkpoint`` is a file that the stack is saved to, and resumed from if it exists; SIGTERM, SIGHUP and
-    Ctrl-C then save and raise :class:`InterruptedTraining`. The state of a reporter with ``state_dict`` is saved and
-    restored with its net.
+    The settings must agree in all that :func:`shared_settings` returns. If nets diverge, the others are trained to the
+    end, and then :class:`StackError` is raised. ``reporters[i]`` are called with the epochs of net i. All nets distil
+    from one ``teacher``. ``checkpoint`` is a file that the stack is saved to, and resumed from if it exists; SIGTERM,
+    SIGHUP and Ctrl-C then save and raise :class:`InterruptedTraining`. The state of a reporter with ``state_dict`` is
+    saved and restored with its net.
     """
     _check(models, loaders, configs, teacher)
     with (
@@ -86,7 +86,7 @@ def train_stack(
                 losses[smoothing] = losses_end.enter_context(training_loss(run.model, teacher, run.config))
             run.step = TrainStep(run.model, run.optimizer, losses[smoothing], run.config, run.meter, compiled)
             run.step.average = run.average
-            run.announce_progress()
+            run.update_quantizers()
         graph = None
         if runs[0].config.uses_cuda_graph:
             graph = CudaGraphSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
@@ -104,13 +104,13 @@ def train_stack(
             checkpoints.save_if_due()
         for run in runs:
             run.swap_average()
-    histories = [History(tuple(run.epochs)) for run in runs]
+    histories = [run.history for run in runs]
     if errors := {place: run.error for place, run in enumerate(runs) if run.error}:
         raise StackError([None if place in errors else found for place, found in enumerate(histories)], errors)
     return histories
 
 
-def shared(config: TrainConfig) -> TrainConfig:
+def shared_settings(config: TrainConfig) -> TrainConfig:
     """Return the settings in which nets of a stack must agree: all but seed, optimizer, schedule and loss."""
     free = {"seed": 0, "optimizer": OptimizerConfig(), "schedule": ScheduleConfig()}
     return dataclasses.replace(config, **free, label_smoothing=0.0, clip_norm=0.0)  # type: ignore[arg-type]
@@ -196,7 +196,7 @@ def _check(
     batches = [len(loader) for loader in loaders]
     if len(set(batches)) > 1:
         raise ValueError(f"loaders of {batches} batches: nets of a stack need the same number")
-    if any(shared(config) != shared(configs[0]) for config in configs):
+    if any(shared_settings(config) != shared_settings(configs[0]) for config in configs):
         raise ValueError("nets of a stack may differ in seed, optimizer, schedule and loss: these differ in more")
     if configs[0].distill.attention > 0:
         raise ValueError("nets of a stack have no attention maps: set distill.attention=0, or train each alone")

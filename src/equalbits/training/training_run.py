@@ -31,7 +31,7 @@ from equalbits.training.config import TrainConfig
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.divergence import NonFiniteError, check_finite, check_weights
 from equalbits.training.evaluation import LabelError, Meter, Score, count_score, device_of
-from equalbits.training.history import EpochRecord, Reporter, StepRecord
+from equalbits.training.history import EpochRecord, History, Reporter, StepRecord
 from equalbits.training.optimizer import make_optimizer, set_learning_rate
 from equalbits.training.randomness import seed_generators, step_seed
 from equalbits.training.resume_checks import Resume
@@ -54,6 +54,7 @@ class TrainingRun:
         if len(batches) == 0:
             raise ValueError("there is no batch to train on: the training data is empty or smaller than one batch")
         self.model, self.batches, self.out = model, batches, out
+        self.last_checkpoint = out / LAST if out else None
         self.process = distributed.current_rank()
         self.alone = self.process.world_size == 1
         self.device = device_of(model)
@@ -101,9 +102,9 @@ class TrainingRun:
         return self.epoch >= self.config.epochs
 
     @property
-    def last_checkpoint(self) -> Path | None:
-        """Path of the last checkpoint, if the run is saved."""
-        return self.out / LAST if self.out else None
+    def history(self) -> History:
+        """All finished epochs."""
+        return History(tuple(self.epochs))
 
     def parallel_model(self) -> nn.Module:
         """Return the model, wrapped in DistributedDataParallel if there are several processes."""
@@ -116,7 +117,7 @@ class TrainingRun:
         freeze_latents_(self.model)  # DDP would wait for gradients that these latents never get
         return DistributedDataParallel(self.model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
-    def announce_progress(self) -> None:
+    def update_quantizers(self) -> None:
         """Set the quantizers' progress and the global masks, so that watchers see the net of the first step."""
         if not self.is_done:
             set_progress(self.model, self.epoch / self.config.epochs)
@@ -126,7 +127,7 @@ class TrainingRun:
 
     def start_epoch(self) -> None:
         """Start the clock, and pass the progress of training to the quantizers."""
-        self.announce_progress()
+        self.update_quantizers()
         if self.batch == 0:  # not in a resumed epoch
             self.epoch_began = time.perf_counter()
             at_epoch_(self.model)

@@ -19,7 +19,7 @@ from equalbits.recipes.experiments.stack_checkpoint import interrupted_stacks, r
 from equalbits.recipes.experiments.train_runs import Execution, Trainer
 from equalbits.recipes.recipe import DataConfig
 from equalbits.recipes.run_record import RunRecord
-from equalbits.training import LAST, CheckpointError, make_optimizer, shared
+from equalbits.training import LAST, CheckpointError, make_optimizer, shared_settings
 
 _MAX_CASES = 8  # per stack: torch recompiles the same code for other settings this many times, then no more
 
@@ -122,7 +122,7 @@ def make_stacks(store: RunStore, runs: Sequence[PlannedRun], size: int) -> list[
     alike: dict[object, list[PlannedRun]] = {}
     for name, run in missing.items():
         alone = name if _is_interrupted_alone(store, run) else ""
-        alike.setdefault((alone, run.stack_key, run.recipe.data, shared(run.recipe.train)), []).append(run)
+        alike.setdefault((alone, run.stack_key, run.recipe.data, shared_settings(run.recipe.train)), []).append(run)
     for some in alike.values():
         stacks.append([])
         for run in some:
