@@ -1,6 +1,7 @@
 """A binary layer keeps ±1 inputs for the backward pass as bits, with the gradients of the plain layer to the bit."""
 
 import copy
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from equalbits import functional as F
 from equalbits.functional.estimators import _Surrogate
+from equalbits.models import create_model
 from equalbits.nn import (
     BinaryConv1d,
     BinaryConv2d,
@@ -18,6 +20,7 @@ from equalbits.nn import (
     BinaryLinear,
     RSign,
     SignActivation,
+    recompute_convolutions_,
 )
 
 
@@ -119,6 +122,28 @@ def test_a_stack_of_convolutions_keeps_a_fifth_of_the_bytes_at_most() -> None:
 def test_a_frozen_layer_keeps_only_the_bits_of_the_clip() -> None:
     layer, inputs = BinaryLinear(64, 2, bias=False, **SIGN).requires_grad_(False), torch.randn(8, 64)
     assert saved_bytes(lambda: layer(inputs.requires_grad_())) == 8 * 64 / 8 + 2 * 64 * 4
+
+
+@pytest.mark.parametrize("net", ["stack", "linear", "recomputed"])
+def test_the_backward_pass_frees_all_that_a_layer_keeps(net: str) -> None:
+    model, shape = stack(), (2, 8, 6, 5)
+    if net == "linear":
+        model, shape = nn.Sequential(BinaryLinear(8, 8, **SIGN), BinaryLinear(8, 8, **SIGN)), (4, 8)
+    if net == "recomputed":
+        model, shape = create_model("resnet18", num_classes=3, width=0.125, input_quantizer="sign"), (2, 3, 32, 32)
+        assert recompute_convolutions_(model) == 8
+    kept: list[weakref.ref[Tensor]] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(weakref.ref(x)) or x, lambda x: x):
+        outputs = model(torch.randn(shape))
+    own = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
+
+    def alive() -> list[torch.Size]:
+        tensors = [tensor for each in kept if (tensor := each()) is not None]
+        return [tensor.shape for tensor in tensors if tensor.untyped_storage().data_ptr() not in own]
+
+    assert len(alive()) > 3
+    outputs.sum().backward()  # the outputs hold the graph on
+    assert not alive()
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

@@ -170,26 +170,27 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any, signs: Tensor, link: Tensor | None, source: Tensor, bias: Tensor | None, *kept: Any
     ) -> Tensor:
-        packed, ctx.symbols, ctx.layout, ctx.settings = kept
-        values = source if ctx.symbols is None else ctx.symbols.values
-        ctx.link = link
+        packed, symbols, ctx.layout, ctx.settings = kept
+        values = source if symbols is None else symbols.values
+        ctx.link, ctx.scaled = link, symbols and symbols[1:]  # saved tensors alone are freed in the backward pass
         ctx.save_for_backward(packed, values)
         if ctx.settings is not None:
             return torch.convolution(signs, values, bias, *ctx.settings)
-        if ctx.symbols is not None:
+        if symbols is not None:
             values.requires_grad_()  # torch.linear chooses its matrix product by whether the weight requires a gradient
         return nnf.linear(signs, values, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         packed, weight = ctx.saved_tensors
-        if torch.is_grad_enabled() and ctx.symbols is not None:
-            weight = with_gradient(ctx.symbols)
+        symbols = ctx.scaled and ScaledSymbols(weight, *ctx.scaled)
+        if torch.is_grad_enabled() and symbols is not None:
+            weight = with_gradient(symbols)
         of_signs, _, of_weight, of_bias = ctx.needs_input_grad[:4]
         bits, wanted = SignBits(packed, ctx.layout, ctx.link), (of_signs, of_weight, of_bias)
         g_signs, g_weight, g_bias = product_gradients(gradient, bits, weight, ctx.settings, wanted)
-        if g_weight is not None and ctx.symbols is not None:
-            g_weight = ctx.symbols.of_latents(g_weight)
+        if g_weight is not None and symbols is not None:
+            g_weight = symbols.of_latents(g_weight)
         return g_signs, None, g_weight, g_bias, None, None, None, None
 
 
@@ -223,7 +224,7 @@ def product_gradients(
 
     Without ``settings`` it is a linear map, whose weight always gets one. A link makes the gradients differentiable.
     """
-    rows = gradient.reshape(-1, gradient.shape[-1])
+    rows = gradient if settings else gradient.reshape(-1, gradient.shape[-1])  # it copies what is channels last
     if torch.compiler.is_compiling():
         if settings is not None:
             found = _convolution_op(gradient, bits.packed, weight, *bits.layout, *settings, *wanted)

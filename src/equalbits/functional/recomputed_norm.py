@@ -74,9 +74,9 @@ class _ConvNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, signs: Tensor, source: Tensor, packed: Tensor, kept: Any, *tensors: Tensor | None) -> Any:
         """Compute both; ``source`` is what the gradient of the weight passes to: the weight, or latents of symbols."""
-        ctx.norm, ctx.layout, ctx.convolution, ctx.symbols, settings, wants_signs, recompute = kept
-        ctx.wants_signs = wants_signs
-        values = source if ctx.symbols is None else ctx.symbols.values
+        ctx.norm, ctx.layout, ctx.convolution, symbols, settings, wants_signs, recompute = kept
+        ctx.wants_signs, ctx.scaled = wants_signs, symbols and symbols[1:]
+        values = source if symbols is None else symbols.values
         compiling = torch.compiler.is_compiling()
         outputs = torch.convolution(signs, values, None, *ctx.convolution)
         found = (ctx.norm.forward_op if compiling else ctx.norm.forward)(outputs, *tensors, *settings)
@@ -103,6 +103,6 @@ class _ConvNorm(torch.autograd.Function):
         asked = of_signs, of_weight, False
         bits = SignBits(packed, ctx.layout)
         g_signs, g_weight = product_gradients(found[1], bits, values, ctx.convolution, asked)[:2]
-        if g_weight is not None and ctx.symbols is not None:
-            g_weight = ctx.symbols.of_latents(g_weight)
+        if g_weight is not None and ctx.scaled is not None:
+            g_weight = ScaledSymbols(values, *ctx.scaled).of_latents(g_weight)
         return g_signs, g_weight, None, None, *wanted(ctx.norm.input_gradients(g_y, g_s, saved, found), needed)
