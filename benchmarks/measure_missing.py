@@ -34,7 +34,7 @@ from equalbits.paper.keep_measurements import blocks, cells
 from equalbits.training import LAST, WEIGHTS, checkpoint_bytes, prefixed
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-PIECE, MOST = 16 << 20, 60 << 20  # bytes of a file, and of all files of a call of save
+PIECE, MOST = 16 << 20, 63 << 20  # bytes of a file, and of all files of a call of save
 RECORDS = {".json", ".jsonl", ".toml", ".md", ".log"}
 SPARE = 25  # seconds in which an interrupted part writes its checkpoint
 TEACHER_MINUTES = 4.5
@@ -174,28 +174,38 @@ def share_teachers(runs: Path, out: Path) -> None:
 def save(runs: Path, out: Path) -> None:
     """Write records, and weights not saved before as far as they fit, as one tar in pieces."""
     stream = io.BytesIO()
-    listed = runs / "saved.txt"
-    saved = set(listed.read_text().split("\n")) if listed.exists() else set()
+    listed, left = runs / "saved.txt", list[str]()
+    saved = listed.read_text().split("\n") if listed.exists() else []
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for path in sorted(runs.rglob("*")):
             is_checkpoint = path.match("runs/stack-*.safetensors") and path.stat().st_size < PIECE
             if path.is_file() and (path.suffix in RECORDS or is_checkpoint):
                 tar.add(path, path.relative_to(runs))
-        for folder in with_weights(runs):
-            name = str(folder.relative_to(runs))
-            weights = prefixed("model.", eb.recipes.load_run(folder).model.state_dict()) if name not in saved else {}
-            content = checkpoint_bytes(weights, {})
-            if weights and stream.tell() + len(content) < MOST:
-                entry = tarfile.TarInfo(f"{name}/{WEIGHTS}")
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
-                saved.add(name)
-                print(f"{name}: {len(content) / 2**20:.1f} MiB")
-    listed.write_text("\n".join(sorted(saved)))
+        for name in [name for name in with_weights(runs) if name not in saved]:
+            content = checkpoint_bytes(prefixed("model.", eb.recipes.load_run(runs / name).model.state_dict()), {})
+            if stream.tell() + len(content) > MOST:
+                left.append(name)
+                continue
+            entry = tarfile.TarInfo(f"{name}/{WEIGHTS}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+            saved.append(name)
+            print(f"{name}: {len(content) / 2**20:.1f} MiB")
+    listed.write_text("\n".join(saved))
     content = stream.getvalue()
     for number, start in enumerate(range(0, len(content), PIECE)):
         (out / f"saved.{number}").write_bytes(content[start : start + PIECE])
-    print(f"{len(content) / 2**20:.1f} MiB in {number + 1} files")
+    print(f"{len(content) / 2**20:.1f} MiB in {number + 1} files", *(f"{name}: call again" for name in left), sep="\n")
+
+
+def with_weights(runs: Path) -> Iterator[str]:
+    """Yield the directories of teachers that were trained here and of the first seeds of the best nets."""
+    for record in sorted(runs.glob("best-*/runs/*/*/seed0/run.json")):
+        if any((record.parent / name).exists() for name in (LAST, WEIGHTS)):  # it did not diverge
+            yield str(record.parent.relative_to(runs))
+    for record in sorted(runs.glob("*/runs/teachers/*/run.json")):
+        if (record.parent / LAST).exists() and not record.parent.is_symlink():
+            yield str(record.parent.relative_to(runs))
 
 
 def lease(seconds: float, data: Path, runs: Path, out: Path) -> None:
@@ -219,13 +229,6 @@ def lease(seconds: float, data: Path, runs: Path, out: Path) -> None:
 def is_running(number: Path) -> bool:
     """Return True if the process runs whose number a file holds."""
     return number.exists() and Path("/proc", number.read_text()).exists()
-
-
-def with_weights(runs: Path) -> Iterator[Path]:
-    """Yield the directories of finished teachers and of the first seeds of the best nets."""
-    for record in sorted((*runs.glob("best-*/runs/*/*/seed0/run.json"), *runs.glob("*/runs/teachers/*/run.json"))):
-        if not record.parent.is_symlink() and any((record.parent / name).exists() for name in (LAST, WEIGHTS)):
-            yield record.parent
 
 
 def keep(runs: Path) -> int:
