@@ -9,6 +9,9 @@ from equalbits.functional.bit_planes import Plane as Plane
 from equalbits.functional.bit_planes import bases_to_bit_planes as bases_to_bit_planes
 from equalbits.functional.bit_planes import to_bit_planes as to_bit_planes
 from equalbits.functional.conv_as_matmul import convolve as convolve
+from equalbits.functional.ede import decaying as decaying
+from equalbits.functional.ede import ede_sharpness as ede_sharpness
+from equalbits.functional.ede import ede_slope as ede_slope
 from equalbits.functional.entropy import Flips as Flips
 from equalbits.functional.entropy import attainable_entropy as attainable_entropy
 from equalbits.functional.entropy import binary_entropy as binary_entropy
@@ -17,9 +20,6 @@ from equalbits.functional.entropy import filter_entropy as filter_entropy
 from equalbits.functional.estimators import ScaledSymbols as ScaledSymbols
 from equalbits.functional.estimators import check_beta as check_beta
 from equalbits.functional.estimators import clipped as clipped
-from equalbits.functional.estimators import decaying as decaying
-from equalbits.functional.estimators import ede_sharpness as ede_sharpness
-from equalbits.functional.estimators import ede_slope as ede_slope
 from equalbits.functional.estimators import polynomial as polynomial
 from equalbits.functional.estimators import straight_through as straight_through
 from equalbits.functional.estimators import surrogate as surrogate
