@@ -74,8 +74,8 @@ def train(
         stop_requests(listen=run_dir is not None) as stop,
         ProgressBar(title=progress if isinstance(progress, str) else type(model).__name__, quiet=not progress) as bar,
     ):
-        run = TrainingRun(model, as_batches(batches), config, run_dir)
-        run.resume, run.facts = resume, run_facts(model, batches, test, teacher) if run_dir else {}
+        facts = run_facts(model, batches, test, teacher) if run_dir else {}
+        run = TrainingRun(model, as_batches(batches), config, out=run_dir, facts=facts, resume=resume)
         checkpoints = Checkpointer(run, stop)
         checkpoints.resume()
         step = run.step = TrainStep(run.parallel_model(), run.optimizer, loss, run.config, run.meter)

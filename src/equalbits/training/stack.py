@@ -69,13 +69,12 @@ def train_stack(
         preserved_rng(models[0]),
         stop_requests(listen=checkpoint is not None) as stop,
     ):
-        runs = [
-            TrainingRun(model.train(), loader, config, None)
-            for model, loader, config in zip(models, loaders, configs, strict=True)
-        ]
-        for run, of_net in zip(runs, reporters or [()] * len(runs), strict=True):
+        runs: list[TrainingRun] = []
+        for model, loader, config in zip(models, loaders, configs, strict=True):
+            facts = run_facts(model, loader, test, teacher) if checkpoint is not None else {}
+            runs.append(TrainingRun(model.train(), loader, config, out=None, facts=facts))
+        for run, of_net in zip(runs, reporters, strict=bool(reporters)):
             run.reporters = of_net
-            run.facts = run_facts(run.model, run.batches, test, teacher) if checkpoint is not None else {}
         checkpoints = _StackCheckpointer(runs, stop, checkpoint)
         checkpoints.resume()
         compiled = compile_forward(runs[0].config)

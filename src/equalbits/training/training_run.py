@@ -50,7 +50,16 @@ class TrainingRun:
 
     step: "TrainStep"  # set by the loop, after a checkpoint is loaded: DistributedDataParallel copies the model
 
-    def __init__(self, model: nn.Module, batches: Batches, config: TrainConfig, out: Path | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        config: TrainConfig,
+        *,
+        out: Path | None,
+        facts: Metadata,
+        resume: Resume = Resume(),  # noqa: B008 (it is frozen)
+    ) -> None:
         if len(batches) == 0:
             raise ValueError("there is no batch to train on: the training data is empty or smaller than one batch")
         self.model, self.batches, self.out = model, batches, out
@@ -84,7 +93,7 @@ class TrainingRun:
         self.lr = math.nan
         self.graph: CudaGraphSteps | None = None
         self.warned_empty: set[str] = set()
-        self.resume, self.facts, self.changes = Resume(), Metadata(), list[str]()  # for its checkpoints
+        self.resume, self.facts, self.changes = resume, facts, list[str]()  # for its checkpoints
         self.reporters: Sequence[Reporter] = ()
         self.error: NonFiniteError | None = None  # of a net that diverged in a stack
         self.has_global_masks = any(
