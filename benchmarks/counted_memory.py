@@ -5,7 +5,7 @@
 Compiles a step as on a GPU, runs the compiled code on tensors without data, and follows what is live: parameters,
 momentum, gradients, activations and temporaries, inside our operators too. It does not know workspaces of cuDNN and
 cuBLAS, the copy of the batch, and what a GPU compiles otherwise than a CPU; ``training_cost.py`` measures all of it.
-The plain path is counted by what it keeps for the backward pass. ``--live`` lists the largest tensors at the peaks of
+``counted_eager_memory.py`` counts eager steps. ``--live`` lists the largest tensors at the peaks of
 forward and backward, by the lines of our operators that made them; a line of "compiled code" has no further meaning.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import training_cost
+import training_ways
 from functorch.compile import make_boxed_func
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
@@ -43,7 +43,6 @@ from equalbits.training import optimizer
 
 WAYS = "real|1w1a|1w1a early|1w1a 8bits|1w1a 8bits early|1w1a again20|1w1a small|1w1a small kept|1w1a small 8bits"
 WAYS += "|best|best small|best unfused"
-PLAIN = "real|1w1a|1w1a never|1w1a small|best|best small"
 MIB = 2**20
 
 
@@ -87,10 +86,15 @@ class Live(TorchDispatchMode):
 
 def act_as_on_a_gpu() -> None:
     """Make compiled code on a CPU take the paths of a GPU, and operators allocate what they allocate there."""
-    training_cost.CAN_FUSE = lambda inputs, *norms: (
+    training_ways.CAN_FUSE = lambda inputs, *norms: (
         torch.is_grad_enabled() and all(fused_norm._is_default(each) for each in norms)
     )
-    pooling.can_fuse = training_cost.CAN_FUSE
+    pooling.can_fuse = training_ways.CAN_FUSE
+    use_products_of_a_gpu()
+
+
+def use_products_of_a_gpu() -> None:
+    """Make convolutions that are matrix products on a GPU products on a CPU, too."""
     source = inspect.getsource(conv_as_matmul.convolve).replace('inputs.device.type == "cuda"', "True")
     exec(compile(source, conv_as_matmul.__file__, "exec"), vars(conv_as_matmul))
     F.convolve = conv_as_matmul.convolve
@@ -113,12 +117,12 @@ def over_input_of_rprelu(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *oth
     return torch.empty_like(c), c, others[-1].new_empty(5 if g_s is None else 6, c.shape[1])
 
 
-def compiled_code(way: str, case: training_cost.Case) -> list[str]:
+def compiled_code(way: str, case: training_ways.Case) -> list[str]:
     """Return the Python code of a compiled step: forward and backward."""
-    training_cost.act_as(way)
+    training_ways.act_as(way)
     torch._dynamo.reset()
     with torch.device("meta"):
-        model = training_cost.make_model(way, case)
+        model = training_ways.make_model(way, case)
     model.to_empty(device="cpu").to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
     for number, layer in enumerate(layers):
@@ -214,26 +218,6 @@ class Kernels:
         return torch.ops.aten.convolution if name == "convolution" else lambda *_, **__: None
 
 
-def kept_bytes(way: str, batch: int, full: int) -> int:
-    """Return the bytes that a plain forward pass keeps for the backward pass, beside the parameters.
-
-    It makes the choices of a batch of ``full`` images.
-    """
-    training_cost.act_as(way)
-    fused_norm.RECOMPUTE_FROM["eager"] *= batch / full
-    model = training_cost.make_model(way)
-    held: dict[int, int] = {}
-    keep = lambda x: held.update({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes()}) or x  # noqa: E731
-    alive: list[Tensor] = []
-    with (
-        torch.autograd.graph.saved_tensors_hooks(lambda x: alive.append(x) or keep(x), lambda x: x),
-        torch.autocast("cpu", torch.bfloat16),
-    ):
-        model(torch.randn(batch, 3, 32, 32))
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    return sum(size for place, size in held.items() if place not in own)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--net", default="resnet18", choices=("resnet18", "imagenet_resnet18"))
@@ -241,7 +225,7 @@ def main() -> None:
     parser.add_argument("--ways", default=WAYS, help="separated by |")
     parser.add_argument("--live", type=int, default=0, help="number of tensors to list at each peak")
     options = parser.parse_args()
-    case = training_cost.CIFAR if options.net == "resnet18" else training_cost.LARGE
+    case = training_ways.CIFAR if options.net == "resnet18" else training_ways.LARGE
     case = case._replace(batch=options.batch or case.batch)
     inductor.force_disable_caches, inductor.compile_threads = True, 1
     act_as_on_a_gpu()
@@ -261,20 +245,6 @@ def main() -> None:
         real = real or peak
         sizes = (f"{size / MIB:9.1f}" for size in (kept, forward_peak - parameters, backward_peak, peak))
         print(f"{way:<28}{''.join(sizes)}{peak / real:8.3f}", flush=True)
-    if options.net == "resnet18":
-        count_plain(case.batch, parameters)
-
-
-def count_plain(batch: int, parameters: int) -> None:
-    """Print what a plain step keeps, from two small batches: it is a constant and so much per image."""
-    print(f"{'plain, MiB':<28}{'kept':>8}{'with parameters and momentum':>30}{'x real':>8}")
-    real = 0.0
-    for way in PLAIN.split("|"):
-        few, more = kept_bytes(way, 4, batch), kept_bytes(way, 8, batch)
-        kept = few + (more - few) * (batch - 4) // 4
-        real = real or kept + 2 * parameters
-        sizes = f"{kept / MIB:8.1f}{(kept + 2 * parameters) / MIB:30.1f}{(kept + 2 * parameters) / real:8.3f}"
-        print(f"{way:<28}{sizes}", flush=True)
 
 
 if __name__ == "__main__":

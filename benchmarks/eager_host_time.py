@@ -27,8 +27,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from equalbits.functional import fused_prelu, packed_bits, ranking
-from equalbits.functional.kernels import pack_bits, prelu_norm_add_sign, rank_rows
+from equalbits.functional import fused_prelu, fused_rprelu, packed_bits, ranking
+from equalbits.functional.kernels import norm_add_rprelu_sign, pack_bits, prelu_norm_add_sign, rank_rows
 from equalbits.models import create_model, residual_blocks
 from equalbits.nn import BinaryConv2d, BinaryLinear, SignActivation
 from equalbits.nn import fused_norm as nn_fused_norm
@@ -78,6 +78,7 @@ def run_as_on_a_gpu() -> None:
     driver.set_active(NoDriver())
     JITFunction._do_compile = compile_nothing
     fused_prelu.PRELU.kernels = lambda _: prelu_norm_add_sign  # type: ignore[assignment, method-assign]
+    fused_rprelu.RPRELU.kernels = lambda _: norm_add_rprelu_sign  # type: ignore[assignment, method-assign]
     for module, kernels in ((ranking, rank_rows), (packed_bits, pack_bits)):
         module._gpu_for = lambda _, kernels=kernels: kernels  # type: ignore[attr-defined]
 
