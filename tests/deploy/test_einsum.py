@@ -39,13 +39,24 @@ EQUATIONS = [
 
 
 @pytest.mark.parametrize("given", EQUATIONS, ids=lambda given: given[0])
-def test_equations_pack(given):
+def test_equations_pack(given, kind=Equation):
     torch.manual_seed(0)
-    model, images = Equation(*given).eval(), torch.randn(3, 4, 3, 6)
+    model, images = kind(*given).eval(), torch.randn(3, 4, 3, 6)
     packed = pack(model, images[:2])
     with torch.no_grad():
         expected = model(images).numpy()
     np.testing.assert_allclose(packed(images.numpy()), expected, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "given", [("kc,bhwc->bkhw", (5, 6)), ("hkc,bhwc->bhwk", (4, 5, 6))], ids=lambda given: given[0]
+)
+def test_constants_multiply_from_the_left(given):
+    class FromLeft(Equation):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.einsum(self.equation, self.constants[0], images).flatten(1)
+
+    test_equations_pack(given, FromLeft)
 
 
 class Heads(nn.Module):
@@ -73,9 +84,9 @@ def test_equations_of_a_folded_batch_pack():
 @pytest.mark.parametrize(
     ("equation", "words"),
     [
-        ("bhwc->hbwc", "computes einsum 'bhwc->hbwc': the batch must be the first axis of all but constants"),
-        ("bhwc,bhwk->hck", "computes einsum 'bhwc,bhwk->hck': the batch must be the first axis of all but constants"),
-        ("bhhw->bhw", "computes einsum 'bhhw->bhw', which takes a diagonal: index it before"),
+        ("bhwc->hbwc", "layer '0' needs .* but gets a value whose batch is not the first axis"),
+        ("bhwc,bhwk->hck", "layer '0' does bmm.default on values whose batch axes are in different places"),
+        ("bhhw->bhw", r"layer '0' \(Equation\) does aten.diagonal.default, which a packed network cannot"),
     ],
 )
 def test_other_equations_are_refused_in_one_line(equation, words):

@@ -117,7 +117,7 @@ def test_moves_pack_to_the_last_bit(name):
         (lambda x: x.unbind()[0].expand(3, -1, -1, -1), "layer 'unbind' slices the batch"),
         (lambda x: x.expand(3, -1, -1, -1, -1).flatten(1), r"layer 'expand' repeats .* add those with unsqueeze"),
         (lambda x: x.flip(0), "layer 'flip' reorders the batch"),
-        (lambda x: x.roll(1), "layer 'roll' reorders the batch"),
+        (lambda x: x.roll(1), "layer 'roll' works along the batch"),
         (lambda x: nnf.pad(x, (0, 0, 0, 0, 0, 0, 1, 1))[1:-1], r"layer 'pad' pads the batch"),
         (lambda x: x[:, torch.tensor([True, False] * 2)] + 0, "layer 'index' .* not a constant list of integers"),
         (lambda x: x[:, [0, 1], [1, 2]], "layer 'index' gathers along several axes at once"),

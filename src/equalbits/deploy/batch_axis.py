@@ -1,7 +1,7 @@
 """Values whose batch is not an axis of its own in front, as inside attention: moved to another place, or folded.
 
-Most rules know only values with the batch in front. The few that models apply in between say in a word (:data:`BATCH`)
-what they do elsewhere:
+Most rules know only values with the batch in front. The few that models apply in between say in a word
+(:attr:`Rule.batch <equalbits.deploy.tracer.Rule>`) what they do elsewhere:
 
 * ``anywhere``: the same for any place of the batch, as functions of single numbers and products along the last axis;
 * ``axis``: the same along another axis than that of the batch; ``cut`` slices the axis, ``drop`` removes it;
@@ -17,104 +17,113 @@ from typing import Any
 
 from torch import Tensor
 
-from equalbits.deploy.graph import Value
-from equalbits.deploy.traced_values import BatchView, Known, ThresholdComparison
-from equalbits.deploy.tracer import AXES_AT, BATCH, RULES, Tracer
+from equalbits.deploy.traced_values import BatchView, Known, ThresholdComparison, Value
+from equalbits.deploy.tracer import Rule, Tracer
 
 _WAY_OUT = "keep the batch in front, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
+_PRODUCTS = ("matmul.default", "mm.default", "bmm.default")
 
 
-def translate(tracer: Tracer, name: str, arguments: Sequence[object], options: Mapping[str, object]) -> Known | None:
-    """Apply the rule ``name`` where one of its arguments, or its output, has the batch elsewhere; None where none has.
-
-    ``name`` has no ``aten.`` in front.
-    """
+def apply_rule(tracer: Tracer, rule: Rule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
+    """Apply a rule, wherever the batch of its arguments and of its output is."""
     views = [known for known in _flatten(arguments) if isinstance(known, BatchView)]
     if not views:
-        return _plain(tracer, name, arguments)
+        return _plain(tracer, rule, arguments, options)
     if all(view.folded and not view.axis for view in views):
-        return _folded(tracer, name, arguments, options)
+        return _folded(tracer, rule, arguments, options)
     if len(views) == 1 and arguments[0] is views[0]:
-        return _moved(tracer, name, views[0], arguments[1:], options)
-    raise tracer.refuse(f"does {name} on values whose batch axes are in different places: {_WAY_OUT}")
+        return _moved(tracer, rule, views[0], arguments[1:], options)
+    if tracer.operation in _PRODUCTS and isinstance(arguments[0], Tensor):
+        return _multiply_from_left(tracer, rule, arguments[0], views[0])
+    raise tracer.refuse(f"does {tracer.operation} on values whose batch axes are in different places: {_WAY_OUT}")
 
 
-def _plain(tracer: Tracer, name: str, arguments: Sequence[object]) -> Known | None:
-    """Fold or move the batch axis of a value that has it in front."""
-    value, batch = arguments[0] if arguments else None, tracer.batch
-    if not isinstance(value, Value) or tracer.shape is None:
-        return None
-    if BATCH.get(name) == "reshape" and tracer.shape and tracer.shape[0] != batch and tracer.shape[0] % batch == 0:
-        return _reshape(tracer, value)
-    if name == "permute.default":
-        axes: Sequence[int] = arguments[1]  # type: ignore[assignment]
-        order = [axis % (len(value.shape) + 1) for axis in axes]
-        return None if order[0] == 0 else _permute(tracer, BatchView(value), order)
-    return None
+def _plain(tracer: Tracer, rule: Rule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
+    """Apply a rule to values with the batch in front, which a reshape or a permutation may move or fold."""
+    if arguments and isinstance(arguments[0], Value):
+        view = BatchView(arguments[0])
+        if tracer.operation == "permute.default" and (order := _count_axes(view, arguments[1]))[0] != 0:
+            return _permute(tracer, view, order)
+        in_front = tracer.shape is not None and tracer.shape[:1] == (tracer.batch,)
+        if rule.batch == "reshape" and not in_front and _find_batch(tracer, view) is not None:
+            return _reshape(tracer, view)
+    made: Known = rule.function(tracer, *arguments, **options)
+    return made
 
 
-def _reshape(tracer: Tracer, value: Value) -> Known:
+def _find_batch(tracer: Tracer, view: BatchView) -> int | None:
+    """Return the axis of the output of a reshape that holds the batch: behind as many numbers as before."""
+    shape, before = tracer.shape or (), math.prod(view.value.shape[: view.axis])
+    places = (axis for axis in range(len(shape)) if math.prod(shape[:axis]) == before)
+    return next((axis for axis in places if shape[axis] % tracer.batch == 0), None)
+
+
+def _reshape(tracer: Tracer, view: BatchView) -> Known:
     """Reshape to the shape that the trace recorded; numbers keep their order, so a folded axis is split by image."""
-    shape = tracer.shape or ()
-    if not shape or shape[0] % tracer.batch or math.prod(shape) != tracer.batch * math.prod(value.shape):
-        raise tracer.refuse(f"reshapes to {shape}, which mixes images: keep the batch in front")
-    parts = shape[0] // tracer.batch
-    if parts == 1:
-        return tracer.reshape(value, shape[1:])
-    return BatchView(tracer.reshape(value, (parts, *shape[1:])), folded=True)
+    shape, axis = tracer.shape or (), _find_batch(tracer, view)
+    if axis is None or math.prod(shape) != tracer.batch * math.prod(view.value.shape):
+        raise tracer.refuse(f"reshapes to {shape} while the batch is axis {view.axis}: keep the batch in front")
+    parts = shape[axis] // tracer.batch
+    own = (parts,) if parts > 1 else ()
+    made = tracer.reshape(view.value, (*shape[:axis], *own, *shape[axis + 1 :]))
+    return _at(made, axis, folded=parts > 1)
+
+
+def _count_axes(view: BatchView, axes: Sequence[int]) -> list[int]:
+    """Return axes of torch's shape, counted from 0."""
+    return [axis % (len(view.value.shape) + (not view.folded)) for axis in axes]
 
 
 def _permute(tracer: Tracer, view: BatchView, order: Sequence[int]) -> Known:
     kept = order if view.folded else [axis - (axis > view.axis) for axis in order if axis != view.axis]
-    return _at(tracer.permute(view.value, kept), list(order).index(view.axis), view)
+    return _at(tracer.permute(view.value, kept), list(order).index(view.axis), folded=view.folded)
 
 
-def _at(value: Value, place: int, view: BatchView) -> Known:
-    """Return a value with the batch at ``place``, folded as in ``view``."""
-    return BatchView(value, place, view.folded) if place or view.folded else value
+def _at(value: Value, place: int, *, folded: bool) -> Known:
+    """Return a value with the batch at ``place``."""
+    return BatchView(value, place, folded) if place or folded else value
 
 
-def _folded(tracer: Tracer, name: str, arguments: Sequence[object], options: Mapping[str, object]) -> Known:
+def _folded(tracer: Tracer, rule: Rule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Apply a rule as if the folded axis were two: the batch, and an axis of the value."""
-    shape, given = tracer.shape or (), list(arguments)
-    first = next(known for known in _flatten(given) if isinstance(known, BatchView)).value
-    how = BATCH.get(name, "")
+    shape, given, how = tracer.shape or (), list(arguments), rule.batch
+    view = next(known for known in _flatten(given) if isinstance(known, BatchView))
+    first = view.value
     if how == "reshape":
-        return _reshape(tracer, first)
-    if name == "permute.default":
-        axes: Sequence[int] = given[1]  # type: ignore[assignment]
-        return _permute(tracer, BatchView(first, folded=True), [axis % len(first.shape) for axis in axes])
+        return _reshape(tracer, view)
+    if tracer.operation == "permute.default":
+        return _permute(tracer, view, _count_axes(view, given[1]))
     if how == "own":
-        own: Known = RULES[f"aten.{name}"](tracer, *given, **options)
+        own: Known = rule.function(tracer, *given, **options)
         return own
     if how == "pool":
-        return _pool(tracer, name, first, given[1:], options)
-    if how == "pad" and any(given[1][2 * len(first.shape) - 2 :]):  # type: ignore[index]
+        return _pool(tracer, rule, first, given[1:], options)
+    if how == "pad" and any(given[1][2 * len(first.shape) - 2 :]):
         raise tracer.refuse("pads the batch: a packed network treats each image by itself")
     if how == "norm":  # its channels are axis 1 of the value, and the rule takes them in front
-        normed = RULES[f"aten.{name}"](tracer, tracer.move_axis(first, 1, 0), *given[1:])
+        normed = rule.function(tracer, tracer.move_axis(first, 1, 0), *given[1:])
         several = isinstance(normed, tuple)
         view = BatchView(tracer.move_axis(normed[0] if several else normed, 0, 1), folded=True)
         return (view,) if several else view  # type: ignore[return-value]
-    if name == "index.Tensor" and given[1][0] is None:  # type: ignore[index]
-        given[1] = [None, *given[1]]  # type: ignore[misc]
-    elif how in ("axis", "cut", "drop") and len(given) > (at := AXES_AT[name]):
-        given[at] = _behind_batch(tracer, given[at], BatchView(first, folded=True))
+    if tracer.operation == "index.Tensor" and given[1][0] is None:
+        given[1] = [None, *given[1]]
+    elif how in ("axis", "cut", "drop") and len(given) > rule.axes_at:
+        given[rule.axes_at] = _behind_batch(tracer, given[rule.axes_at], view)
     elif how not in ("anywhere", "pad"):
-        raise tracer.refuse(f"does {name} on a batch folded with another axis: {_WAY_OUT}")
+        raise tracer.refuse(f"does {tracer.operation} on a batch folded with another axis: {_WAY_OUT}")
     if not shape or shape[0] % tracer.batch:
         raise tracer.refuse(f"returns shape {shape} for {tracer.batch} images: the batch must stay in front")
     tracer.shape = (tracer.batch, shape[0] // tracer.batch, *shape[1:])
-    made: Known = RULES[f"aten.{name}"](tracer, *_unwrap(given), **options)
+    made: Known = rule.function(tracer, *_unwrap(given), **options)
     return _rewrap(made)
 
 
-def _pool(tracer: Tracer, name: str, value: Value, rest: Sequence[object], options: Mapping[str, object]) -> Known:
+def _pool(tracer: Tracer, rule: Rule, value: Value, rest: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Pool each part of an image."""
     parts, channels, *sizes = value.shape
     *_, rows, columns = tracer.shape or ()
     tracer.shape = (tracer.batch, parts * channels, rows, columns)
-    made = RULES[f"aten.{name}"](tracer, tracer.reshape(value, (parts * channels, *sizes)), *rest, **options)
+    made = rule.function(tracer, tracer.reshape(value, (parts * channels, *sizes)), *rest, **options)
     several = isinstance(made, tuple)
     pooled = made[0] if several else made
     view = BatchView(tracer.reshape(pooled, (parts, channels, *pooled.shape[1:])), folded=True)
@@ -124,51 +133,50 @@ def _pool(tracer: Tracer, name: str, value: Value, rest: Sequence[object], optio
 def _behind_batch(tracer: Tracer, axes: object, view: BatchView) -> object:
     """Return axes of a view as axes of its value with the batch in front."""
     if isinstance(axes, int):
-        axis = axes % (len(view.value.shape) + (not view.folded))
+        (axis,) = _count_axes(view, [axes])
         if axis == view.axis:
             raise tracer.refuse("works along the batch: a packed network treats each image by itself")
         return axis + 1 if view.folded else axis + (axis < view.axis)
     return [_behind_batch(tracer, axis, view) for axis in axes] if isinstance(axes, list | tuple) else axes
 
 
-def _moved(tracer: Tracer, name: str, view: BatchView, rest: Sequence[object], options: Mapping[str, object]) -> Known:
+def _moved(tracer: Tracer, rule: Rule, view: BatchView, rest: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Apply a rule with the batch in front, and put it back to its place."""
-    rank, place, rest, how = len(view.value.shape) + (not view.folded), view.axis, [*rest], BATCH.get(name, "")
-    if name == "permute.default":
-        return _permute(tracer, view, [axis % rank for axis in rest[0]])  # type: ignore[attr-defined]
-    if how in ("cut", "drop"):
-        at = AXES_AT[name] - 1
+    place, rest = view.axis, [*rest]
+    if tracer.operation == "permute.default":
+        return _permute(tracer, view, _count_axes(view, rest[0]))
+    if rule.batch == "reshape":
+        return _reshape(tracer, view)
+    if rule.batch in ("cut", "drop"):
+        at = rule.axes_at - 1
         rest = rest if len(rest) > at else [*rest, 0]
         axes, rest[at] = rest[at], _behind_batch(tracer, rest[at], view)
-        if how == "drop":
-            place -= sum(axis % rank < place for axis in ([axes] if isinstance(axes, int) else axes))  # type: ignore[attr-defined]
-    elif how == "reshape":
-        return _reshape_behind(tracer, view)
+        if rule.batch == "drop":
+            place -= sum(axis < place for axis in _count_axes(view, [axes] if isinstance(axes, int) else axes))
     else:
         only_numbers = all(not isinstance(known, Tensor) or known.numel() == 1 for known in rest)
-        apart = only_numbers or name in ("linear.default", "layer_norm.default")
-        if how != "anywhere" or view.folded or place == rank - 1 or not apart:
-            raise tracer.refuse(f"does {name} while the batch is axis {place}: {_WAY_OUT}")
+        apart = only_numbers or tracer.operation in ("linear.default", "layer_norm.default", *_PRODUCTS)
+        if rule.batch != "anywhere" or place == _count_axes(view, [-1])[0] or not apart:
+            raise tracer.refuse(f"does {tracer.operation} while the batch is axis {place}: {_WAY_OUT}")
+        if tracer.operation in _PRODUCTS and not view.folded:  # a matrix of one row
+            sizes = view.value.shape
+            view = BatchView(tracer.reshape(view.value, (*sizes[:place], 1, *sizes[place:])), place, folded=True)
     shape = tracer.shape or ()
     own = (shape[place] // tracer.batch,) if view.folded else ()
     tracer.shape = (tracer.batch, *shape[:place], *own, *shape[place + 1 :])
-    made: Known | tuple[Value, ...] = RULES[f"aten.{name}"](tracer, view.value, *rest, **options)
+    made: Known | tuple[Value, ...] = rule.function(tracer, view.value, *rest, **options)
     if isinstance(made, tuple):
-        return tuple(_at(value, place, view) for value in made)  # type: ignore[return-value]
-    return _at(made, place, view) if isinstance(made, Value) else made
+        return tuple(_at(value, place, folded=view.folded) for value in made)  # type: ignore[return-value]
+    return _at(made, place, folded=view.folded) if isinstance(made, Value) else made
 
 
-def _reshape_behind(tracer: Tracer, view: BatchView) -> Known:
-    """Reshape from the batch on, to the shape that the trace recorded; the axes before the batch stay."""
-    shape, axis, batch = tracer.shape or (), view.axis, tracer.batch
-    before, after = shape[:axis], shape[axis + 1 :]
-    if before != view.value.shape[:axis] or math.prod(shape) != batch * math.prod(view.value.shape):
-        raise tracer.refuse(f"reshapes to {shape} while the batch is axis {axis}: keep the batch in front")
-    if shape[axis] % batch:
-        raise tracer.refuse(f"reshapes to {shape}, which mixes images: keep the batch in front")
-    parts = shape[axis] // batch
-    inner = (*before, *after) if parts == 1 else (*before, parts, *after)
-    return BatchView(tracer.reshape(view.value, inner), axis, parts > 1)
+def _multiply_from_left(tracer: Tracer, rule: Rule, matrices: Tensor, view: BatchView) -> Known:
+    """Multiply constant matrices by a value: the transposed product from the right, transposed again."""
+    *lead, rows, columns = tracer.shape or ()
+    turned = [*range(len(lead)), len(lead) + 1, len(lead)]
+    tracer.shape = (*lead, columns, rows)
+    made = apply_rule(tracer, rule, (_permute(tracer, view, turned), matrices.mT), {})
+    return _permute(tracer, made if isinstance(made, BatchView) else BatchView(tracer.value(made)), turned)
 
 
 def _flatten(arguments: object) -> list[object]:

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from equalbits.deploy.graph import Arrays, Graph, Step, Value
+from equalbits.deploy.graph import Arrays, Graph, Step
+from equalbits.deploy.traced_values import Value
 from equalbits.runtime import Floats
 
 

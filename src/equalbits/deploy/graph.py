@@ -7,6 +7,7 @@ from typing import TypedDict
 import numpy as np
 import torch
 
+from equalbits.deploy.traced_values import Value
 from equalbits.runtime import OPS, Array, Floats, Network, Operation, Port, Settings, Shape
 
 Arrays = dict[str, Array]
@@ -31,24 +32,6 @@ class Header(TypedDict, total=False):
     fit: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value between steps: its number in the file (0 is the image), and its shape without the batch axis."""
-
-    number: int
-    shape: Shape
-
-
-@dataclass(frozen=True)
-class Mask:
-    """A bool for each number of a value: 1 where true, 0 where false."""
-
-    value: Value
-
-    def __str__(self) -> str:
-        return "a mask"
 
 
 @dataclass

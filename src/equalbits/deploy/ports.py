@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from equalbits.deploy.graph import PackError, Value
-from equalbits.deploy.traced_values import Known
-from equalbits.deploy.tracer import RULES, Tracer
+from equalbits.deploy.graph import PackError
+from equalbits.deploy.traced_values import Known, Value
+from equalbits.deploy.tracer import RULES, Rule, Tracer
 from equalbits.runtime import Port
 
 #: Examples of a model: images, token ids, several tensors in order, or several by name.
@@ -34,7 +34,7 @@ def _integers(tracer: Tracer, value: Known, number: int) -> Value:
     return made
 
 
-RULES["equalbits.integers.default"] = _integers
+RULES["equalbits.integers.default"] = Rule(_integers)
 
 
 class PortedForward:

@@ -1,10 +1,28 @@
-"""Values that the rules of a trace work on, besides those of the graph."""
+"""Values that the rules of a trace work on."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from equalbits.deploy.graph import Mask, Value
+from equalbits.runtime import Shape
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value between steps: its number in the file (0 is the image), and its shape without the batch axis."""
+
+    number: int
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A bool for each number of a value: 1 where true, 0 where false."""
+
+    value: Value
+
+    def __str__(self) -> str:
+        return "a mask"
 
 
 @dataclass(frozen=True)

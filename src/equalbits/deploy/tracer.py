@@ -6,42 +6,55 @@ Reshapes, permutations and slices are merged with the step before them where pos
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from inspect import get_annotations
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Graph, Mask, PackError, Step, Value, as_array
+from equalbits.deploy.graph import Graph, PackError, Step, as_array
 from equalbits.deploy.pack_weights import BinaryWeights
-from equalbits.deploy.traced_values import Known, StepFunction
+from equalbits.deploy.traced_values import Known, Mask, StepFunction, Value
 from equalbits.runtime import FUNCTIONS, OPS, Array, Floats, Operation, Shape
 
 #: Operations that do the same to (channel, feature) and to (channel, 1, feature).
 _PER_CHANNEL = ("affine", "prelu", "relu", "clamp", "sign", "add", "concat")
 
 
-Rule = Callable[..., Any]
-_RuleT = TypeVar("_RuleT", bound=Rule)
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
-#: Rules by name of the ATen operation, as in ``"aten.relu.default"``. An operation with a rule is not decomposed.
+
+class Rule(NamedTuple):
+    """Translation of an ATen operation: ``function`` adds the steps of a node to the tracer.
+
+    ``batch`` says what it does where the batch is not in front, in a word that :mod:`equalbits.deploy.batch_axis`
+    explains. ``axes_at`` is the place of the axes among the arguments, 0 for none.
+    """
+
+    function: Callable[..., Any]
+    batch: Literal["", "anywhere", "axis", "cut", "drop", "reshape", "pool", "norm", "pad", "own"] = ""
+    axes_at: int = 0
+
+
+#: Rules by name of the operation, as in ``"aten.relu.default"``. An operation with a rule is not decomposed.
 RULES: dict[str, Rule] = {}
-#: What a rule does where the batch is not in front, in a word that :mod:`equalbits.deploy.batch_axis` explains.
-How = Literal["", "anywhere", "axis", "cut", "drop", "reshape", "pool", "norm", "pad", "own"]
-BATCH: dict[str, How] = {}
-#: Place of the axes among the arguments of rules that have any.
-AXES_AT: dict[str, int] = {}
 
 
-def rule(*names: str, batch: How = "", axes_at: int = 0) -> Callable[[_RuleT], _RuleT]:
-    """Register a function as the rule of ATen operations: it adds the steps of a node to the tracer."""
+def rule(*names: str, batch: str = "", axes_at: int = 0) -> Callable[[_FunctionT], _FunctionT]:
+    """Register a function as the rule of ATen operations. An argument that it annotates as a ``Value`` is one."""
 
-    def register(function: _RuleT) -> _RuleT:
-        RULES.update({f"aten.{name}": function for name in names})
-        how: How = batch or ("axis" if axes_at else "")
-        BATCH.update(dict.fromkeys(names, how))
-        AXES_AT.update(dict.fromkeys(names, axes_at))
+    def register(function: _FunctionT) -> _FunctionT:
+        kinds = [kind for name, kind in get_annotations(function).items() if name != "return"]
+        needed = {place for place, kind in enumerate(kinds[1:]) if kind is Value}
+
+        def with_values(tracer: "Tracer", *given: Any, **options: Any) -> Any:
+            arguments = [tracer.value(known) if place in needed else known for place, known in enumerate(given)]
+            return function(tracer, *arguments, **options)
+
+        made = Rule(with_values if needed else function, batch or ("axis" if axes_at else ""), axes_at)  # type: ignore[arg-type]
+        RULES.update({f"aten.{name}": made for name in names})
         return function
 
     return register
@@ -49,7 +62,7 @@ def rule(*names: str, batch: How = "", axes_at: int = 0) -> Callable[[_RuleT], _
 
 @dataclass
 class Tracer:
-    """State of a trace. ``layer``, ``shape`` and ``dtype`` describe the node that is being translated."""
+    """State of a trace. ``operation``, ``layer``, ``shape`` and ``dtype`` are those of the node being translated."""
 
     graph: Graph
     batch: int
@@ -57,6 +70,7 @@ class Tracer:
     binary: dict[int, BinaryWeights] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     made: list[Tensor] = field(default_factory=list)  # keeps computed weights alive: addresses identify them
+    operation: str = ""  # with no "aten." in front
     layer: str = ""
     shape: tuple[int, ...] | None = None
     dtype: torch.dtype | None = None

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from equalbits.deploy import batch_axis
+from equalbits.deploy.batch_axis import apply_rule
 from equalbits.deploy.fold_batch_norm import fold_batch_norms
-from equalbits.deploy.graph import Graph, Mask, PackError, Value, drop_unused
+from equalbits.deploy.graph import Graph, PackError, drop_unused
 from equalbits.deploy.ops import RULES, comparison, elementwise
 from equalbits.deploy.torch_export import FROZEN, Frozen
-from equalbits.deploy.traced_values import BatchView, Indices, Known, StepFunction, ThresholdComparison
+from equalbits.deploy.traced_values import BatchView, Indices, Known, Mask, StepFunction, ThresholdComparison, Value
 from equalbits.deploy.tracer import Tracer
 
 _MULTIPLIES = ("aten.linear.default", "aten.convolution.default", "aten.conv2d.default", "aten.conv1d.default")
@@ -112,10 +112,10 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
     value = node.meta.get("val")
     tensor = value[0] if isinstance(value, list | tuple) and value else value
     tracer.shape, tracer.dtype = (tuple(tensor.shape), tensor.dtype) if isinstance(tensor, Tensor) else (None, None)
-    tracer.layer = _module(node)[0] or _original_name(node)
+    tracer.layer, name = _module(node)[0] or _original_name(node), str(node.target)
+    tracer.operation = name.removeprefix("aten.")
     if any(isinstance(known[read], Indices) for read in node.all_input_nodes):
         raise tracer.refuse("reads the indices of maxima: a packed network has only the maxima")
-    name = str(node.target)
     rule = RULES.get(name)
     if rule is None:
         original = str(node.meta.get("original_aten", name))
@@ -124,19 +124,20 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
 
     def read(argument: Node) -> Known:
         found = known[argument]
-        if rule is comparison.where:
+        if rule.function is comparison.where:
             return found
-        if isinstance(found, ThresholdComparison) and rule is not elementwise.copy and tracer.dtype is not torch.bool:
+        if (
+            isinstance(found, ThresholdComparison)
+            and rule.function is not elementwise.copy
+            and tracer.dtype is not torch.bool
+        ):
             found = comparison.where(tracer, found, 1.0, 0.0)  # torch computes with 0 and 1
         if not isinstance(found, StepFunction):
             return found
         return BatchView(tracer.value(found), folded=True) if found.folded else tracer.value(found)
 
     arguments, options = map_arg((node.args, node.kwargs), read)  # type: ignore[arg-type]
-    elsewhere = batch_axis.translate(tracer, name.removeprefix("aten."), arguments, options)
-    if elsewhere is not None:
-        return elsewhere
-    made: Known = rule(tracer, *arguments, **options)
+    made = apply_rule(tracer, rule, arguments, options)
     masked = tracer.dtype is torch.bool and any(isinstance(known[read], Mask) for read in node.all_input_nodes)
     return Mask(made) if masked and isinstance(made, Value) else made
 

@@ -2,12 +2,10 @@
 
 from functools import partial
 
-from equalbits.deploy.graph import Value
 from equalbits.deploy.ops import activation as activation
 from equalbits.deploy.ops import attention as attention
 from equalbits.deploy.ops import comparison as comparison
 from equalbits.deploy.ops import conv_linear as conv_linear
-from equalbits.deploy.ops import einsum as einsum
 from equalbits.deploy.ops import elementwise as elementwise
 from equalbits.deploy.ops import gather as gather
 from equalbits.deploy.ops import normalization as normalization
@@ -15,7 +13,7 @@ from equalbits.deploy.ops import pool as pool
 from equalbits.deploy.ops import reduce as reduce
 from equalbits.deploy.ops import resize as resize
 from equalbits.deploy.ops import shape as shape
-from equalbits.deploy.traced_values import Known
+from equalbits.deploy.traced_values import Known, Value
 from equalbits.deploy.tracer import RULES as RULES
 from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import FUNCTIONS, OPS, Settings

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Mask, Value
-from equalbits.deploy.ops.conv_linear import linear
+from equalbits.deploy.ops.conv_linear import linear, plain_convolution
 from equalbits.deploy.ops.elementwise import add
 from equalbits.deploy.ops.shape import expand_to, permute
-from equalbits.deploy.traced_values import Known
+from equalbits.deploy.traced_values import Known, Mask, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 #: Added to scores that a mask leaves out: far below any score, and finite, as every number of a file is.
@@ -23,17 +22,23 @@ def matmul(tracer: Tracer, first: Known, second: Known) -> Value:
         return _multiply(tracer, first, second)
     if isinstance(first, Tensor) and first.dim() == 2 and isinstance(second, Value) and len(second.shape) == 2:
         return permute(tracer, linear(tracer, permute(tracer, second, [0, 2, 1]), first), [0, 2, 1])
-    if not isinstance(second, Tensor) or second.dim() != 2:
-        raise tracer.refuse("multiplies by several constant matrices at once: a packed network multiplies by one")
-    return linear(tracer, first, second.T.contiguous())
+    if isinstance(second, Tensor) and second.dim() == 3 and len(second) == 1:
+        second = second[0]
+    if isinstance(second, Tensor) and second.dim() == 2:
+        return linear(tracer, tracer.value(first), second.T.contiguous())
+    value = tracer.value(first)
+    if isinstance(second, Tensor) and second.dim() == len(value.shape) == 3 and len(second) == value.shape[0]:
+        return _multiply_by_matrices(tracer, value, second)
+    raise tracer.refuse("multiplies by several constant matrices at once: a packed network multiplies by one")
 
 
-@rule("baddbmm.default", batch="anywhere")
-def baddbmm(tracer: Tracer, bias: Known, first: Known, second: Known, *, beta: float = 1, alpha: float = 1) -> Value:
-    """Multiply two values and add a third."""
-    made = matmul(tracer, first, second)
-    made = made if alpha == 1 else tracer.affine(made, alpha)
-    return made if beta == 0 else add(tracer, made, bias, alpha=beta)
+def _multiply_by_matrices(tracer: Tracer, value: Value, matrices: Tensor) -> Value:
+    """Multiply (group, row, feature) by a constant matrix per group: a convolution in groups of one column."""
+    groups, rows, features = value.shape
+    image = tracer.reshape(tracer.permute(value, (0, 2, 1)), (groups * features, rows, 1))
+    weight = matrices.transpose(1, 2).reshape(-1, features, 1, 1).contiguous()
+    made = tracer.value(plain_convolution(tracer, image, weight, groups=groups))
+    return tracer.permute(tracer.reshape(made, (groups, matrices.shape[2], rows)), (0, 2, 1))
 
 
 def _multiply(tracer: Tracer, first: Value, second: Value) -> Value:
@@ -47,7 +52,7 @@ def _multiply(tracer: Tracer, first: Value, second: Value) -> Value:
 @rule("scaled_dot_product_attention.default", batch="anywhere")
 def attention(
     tracer: Tracer,
-    query: Known,
+    query: Value,
     key: Known,
     value: Known,
     mask: Known = None,

@@ -5,9 +5,8 @@ from functools import partial
 
 from torch import Tensor
 
-from equalbits.deploy.graph import Mask, Value
 from equalbits.deploy.ops.shape import expand_to
-from equalbits.deploy.traced_values import Known, StepFunction, ThresholdComparison
+from equalbits.deploy.traced_values import Known, Mask, StepFunction, ThresholdComparison, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 

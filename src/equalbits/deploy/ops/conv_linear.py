@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Arrays, Value
+from equalbits.deploy.graph import Arrays
 from equalbits.deploy.ops.gather import pad
 from equalbits.deploy.pack_weights import plane_arrays
-from equalbits.deploy.traced_values import BatchView, Known
+from equalbits.deploy.traced_values import BatchView, Known, Value
 from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import Settings
 
@@ -72,23 +72,22 @@ def plain_convolution(
 @rule("im2col.default")
 def unfold(
     tracer: Tracer,
-    value: Known,
+    value: Value,
     kernel: Sequence[int],
     dilation: Sequence[int],
     padding: Sequence[int],
     stride: Sequence[int],
 ) -> Value:
     """Copy the pixels of each window to channels: a convolution of each channel with filters of a single 1."""
-    image = tracer.value(value)
     window: Settings = {"stride": stride, "padding": [side for side in padding for _ in range(2)], "dilation": dilation}
-    made = _convolve(tracer, image, _single_ones(image.shape[0], kernel), None, {**window, "groups": image.shape[0]})
+    made = _convolve(tracer, value, _single_ones(value.shape[0], kernel), None, {**window, "groups": value.shape[0]})
     return tracer.reshape(made, (made.shape[0], math.prod(made.shape[1:])))
 
 
 @rule("col2im.default")
 def fold(
     tracer: Tracer,
-    value: Known,
+    value: Value,
     size: Sequence[int],
     kernel: Sequence[int],
     dilation: Sequence[int],
@@ -96,12 +95,11 @@ def fold(
     stride: Sequence[int],
 ) -> Value:
     """Add windows to an image, the inverse of :func:`unfold`: the transposed convolution."""
-    windows = tracer.value(value)
-    channels = windows.shape[0] // math.prod(kernel)
+    channels = value.shape[0] // math.prod(kernel)
     reach = [apart * (length - 1) + 1 - 2 * side for length, apart, side in zip(kernel, dilation, padding, strict=True)]
     across = [(length - used) // step + 1 for length, used, step in zip(size, reach, stride, strict=True)]
     left = [length - used - (n - 1) * step for length, used, n, step in zip(size, reach, across, stride, strict=True)]
-    image = tracer.reshape(windows, (windows.shape[0], *across))
+    image = tracer.reshape(value, (value.shape[0], *across))
     ones = _single_ones(channels, kernel)
     made = convolution(tracer, image, ones, None, stride, padding, dilation, True, left, channels)
     return tracer.value(made)
@@ -197,24 +195,23 @@ def _flip_filters(tracer: Tracer, weight: Tensor, groups: int) -> Tensor:
 
 
 @rule("linear.default", batch="anywhere")
-def linear(tracer: Tracer, value: Known, weight: Tensor, bias: Known = None) -> Value:
+def linear(tracer: Tracer, value: Value, weight: Tensor, bias: Known = None) -> Value:
     """Multiply the last axis by weights; signs along the last of several axes by a 1×1 convolution over the others."""
-    source = tracer.value(value)
-    if len(source.shape) == 1 or not tracer.graph.is_moved_sign(source.number):
-        return _add_weighted(tracer, "linear", source, weight, bias, {})
-    *positions, features = source.shape
+    if len(value.shape) == 1 or not tracer.graph.is_moved_sign(value.number):
+        return _add_weighted(tracer, "linear", value, weight, bias, {})
+    *positions, features = value.shape
     if len(positions) == 2:
-        image = _as_image(tracer, source, source.shape, axes=(2, 0, 1))
+        image = _as_image(tracer, value, value.shape, axes=(2, 0, 1))
         made = _add_weighted(tracer, "conv", image, weight[:, :, None, None], bias, {"kernel": 1})
         return tracer.permute(made, (1, 2, 0))
-    image = _as_image(tracer, source, (math.prod(positions), features, 1), axes=(1, 0, 2))
+    image = _as_image(tracer, value, (math.prod(positions), features, 1), axes=(1, 0, 2))
     made = _add_weighted(tracer, "conv", image, weight[:, :, None, None], bias, {"kernel": 1})
     made = tracer.permute(made, (1, 0, 2))
     return tracer.reshape(made, (*positions, made.shape[1]))
 
 
 @rule("addmm.default", batch="anywhere")
-def addmm(tracer: Tracer, bias: Known, value: Known, weight: Tensor) -> Value:
+def addmm(tracer: Tracer, bias: Known, value: Value, weight: Tensor) -> Value:
     """Multiply by a constant matrix and add a bias."""
     return linear(tracer, value, weight.T.contiguous(), bias)
 

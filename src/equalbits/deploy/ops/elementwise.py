@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Mask, Value
 from equalbits.deploy.ops.comparison import where
 from equalbits.deploy.ops.shape import expand
-from equalbits.deploy.traced_values import Known, ThresholdComparison
+from equalbits.deploy.traced_values import Known, Mask, ThresholdComparison, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 Constant = Tensor | float | int
@@ -35,7 +34,7 @@ def sub(tracer: Tracer, first: Known, second: Known, *, alpha: float = 1) -> Val
 
 
 @rule("rsub.Scalar", batch="anywhere")
-def subtract_from(tracer: Tracer, value: Known, constant: float) -> Value:
+def subtract_from(tracer: Tracer, value: Value, constant: float) -> Value:
     """Subtract a value from a constant."""
     return sub(tracer, constant, value)
 
@@ -73,9 +72,9 @@ def div(tracer: Tracer, first: Known, second: Known) -> Value:
 
 
 @rule("neg.default", batch="anywhere")
-def neg(tracer: Tracer, value: Known) -> Value:
+def neg(tracer: Tracer, value: Value) -> Value:
     """Negate."""
-    return tracer.affine(tracer.value(value), -1.0)
+    return tracer.affine(value, -1.0)
 
 
 def _constant(tracer: Tracer, known: Known) -> Constant:
@@ -88,7 +87,7 @@ def _constant(tracer: Tracer, known: Known) -> Constant:
 @rule("batch_norm.default", batch="norm")
 def batch_norm(
     tracer: Tracer,
-    value: Known,
+    value: Value,
     weight: Tensor | None,
     bias: Tensor | None,
     mean: Tensor,
@@ -101,17 +100,16 @@ def batch_norm(
     """Normalize by running statistics: an affine computed in float64 and rounded once."""
     if training:
         return norm_of_input(tracer)
-    source = tracer.value(value)
     gain = (var.double() + eps).rsqrt()
     gain = gain if weight is None else gain * weight.double()
     shift = -mean.double() * gain
     shift = shift if bias is None else shift + bias.double()
-    tail = (1,) * (len(source.shape) - 1)
-    return tracer.affine(source, gain.reshape(-1, *tail), shift.reshape(-1, *tail))
+    tail = (1,) * (len(value.shape) - 1)
+    return tracer.affine(value, gain.reshape(-1, *tail), shift.reshape(-1, *tail))
 
 
 @rule("_native_batch_norm_legit_no_training.default", batch="norm")
-def decomposed_batch_norm(tracer: Tracer, value: Known, *given: Any) -> tuple[Value]:
+def decomposed_batch_norm(tracer: Tracer, value: Value, *given: Any) -> tuple[Value]:
     """Normalize by running statistics: the form of a decomposed program, which returns a tuple."""
     return (batch_norm(tracer, value, *given[:4], False, *given[4:]),)
 
@@ -123,37 +121,37 @@ def norm_of_input(tracer: Tracer, *_: object, **__: object) -> Value:
 
 
 @rule("prelu.default")
-def prelu(tracer: Tracer, value: Known, slope: Tensor) -> Value:
+def prelu(tracer: Tracer, value: Value, slope: Tensor) -> Value:
     """Apply a learned slope below 0."""
     arrays = {"slope": tracer.weights(slope).reshape(-1)}
-    return tracer.add("prelu", tracer.value(value), layer=tracer.tensor_layer(slope), arrays=arrays)
+    return tracer.add("prelu", value, layer=tracer.tensor_layer(slope), arrays=arrays)
 
 
 @rule("leaky_relu.default", batch="anywhere")
-def leaky_relu(tracer: Tracer, value: Known, slope: float = 0.01) -> Value:
+def leaky_relu(tracer: Tracer, value: Value, slope: float = 0.01) -> Value:
     """Apply a constant slope below 0."""
-    return tracer.add("prelu", tracer.value(value), arrays={"slope": np.array([slope], np.float32)})
+    return tracer.add("prelu", value, arrays={"slope": np.array([slope], np.float32)})
 
 
 @rule("abs.default")
-def absolute(tracer: Tracer, value: Known) -> Value:
+def absolute(tracer: Tracer, value: Value) -> Value:
     """Return the absolute value: a slope of −1 below 0."""
     return leaky_relu(tracer, value, -1.0)
 
 
 @rule("clamp.default", batch="anywhere")
-def clamp(tracer: Tracer, value: Known, low: Known = None, high: Known = None) -> Value:
+def clamp(tracer: Tracer, value: Value, low: Known = None, high: Known = None) -> Value:
     """Clamp to constant bounds; an infinite bound is none."""
     bounds: dict[str, Any] = {}
     for name, bound, none in (("min", low, -math.inf), ("max", high, math.inf)):
         if bound is not None and not isinstance(bound, int | float):
             raise tracer.refuse("clamps to a bound that is not a number: pass a float")
         bounds[name] = None if bound == none else bound
-    return tracer.add("clamp", tracer.value(value), **bounds)
+    return tracer.add("clamp", value, **bounds)
 
 
 @rule("hardtanh.default", batch="anywhere")
-def hardtanh(tracer: Tracer, value: Known, low: float = -1.0, high: float = 1.0) -> Value:
+def hardtanh(tracer: Tracer, value: Value, low: float = -1.0, high: float = 1.0) -> Value:
     """Clamp to ±1 by default."""
     return clamp(tracer, value, low, high)
 
@@ -173,7 +171,7 @@ def copy(tracer: Tracer, value: Known, **_: object) -> Value | Mask:
 
 
 @rule("full_like.default")
-def full_like(tracer: Tracer, value: Known, level: float, **_: object) -> Tensor:
+def full_like(tracer: Tracer, value: Value, level: float, **_: object) -> Tensor:
     """Return a constant in the shape of a value."""
     assert tracer.shape is not None
     return torch.full(tracer.shape, level, dtype=tracer.dtype)

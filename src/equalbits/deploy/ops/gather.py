@@ -1,4 +1,4 @@
-"""Gather entries: of an axis by constant indices, as flips, rolls and padding by entries do, or of a table by ids."""
+"""Gather entries: of an axis by constant indices, as flips and padding by entries do, or of a table by ids."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.shape import concat, repeat_entries
-from equalbits.deploy.traced_values import BatchView, Known
+from equalbits.deploy.traced_values import BatchView, Known, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 _REFUSAL = "reorders the batch: a packed network treats each image by itself"
@@ -38,34 +37,21 @@ def _slices(indices: Sequence[int]) -> Iterator[slice]:
 
 
 @rule("flip.default")
-def flip(tracer: Tracer, value: Known, axes: Sequence[int]) -> Value:
+def flip(tracer: Tracer, value: Value, axes: Sequence[int]) -> Value:
     """Reverse axes."""
-    made = tracer.value(value)
     for axis in axes:
-        axis = tracer.image_axis(made, axis, _REFUSAL)
-        made = take(tracer, made, axis, range(made.shape[axis - 1])[::-1])
-    return made
-
-
-@rule("roll.default")
-def roll(tracer: Tracer, value: Known, shifts: Sequence[int], axes: Sequence[int] = ()) -> Value:
-    """Rotate axes."""
-    made = tracer.value(value)
-    for shift, axis in zip(shifts, axes or [0], strict=True):
-        axis = tracer.image_axis(made, axis, _REFUSAL)
-        size = made.shape[axis - 1]
-        made = take(tracer, made, axis, [(place - shift) % size for place in range(size)])
-    return made
+        axis = tracer.image_axis(value, axis, _REFUSAL)
+        value = take(tracer, value, axis, range(value.shape[axis - 1])[::-1])
+    return value
 
 
 @rule("index_select.default", axes_at=1)
-def index_select(tracer: Tracer, value: Known, axis: int, index: Known) -> Value:
+def index_select(tracer: Tracer, value: Value, axis: int, index: Known) -> Value:
     """Gather entries at constant indices."""
-    source = tracer.value(value)
-    axis = tracer.image_axis(source, axis, _REFUSAL)
+    axis = tracer.image_axis(value, axis, _REFUSAL)
     if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype is torch.bool or not index.numel():
         raise tracer.refuse("gathers by indices that are not a constant list of integers: register them as a buffer")
-    return take(tracer, source, axis, (index % source.shape[axis - 1]).tolist())
+    return take(tracer, value, axis, (index % value.shape[axis - 1]).tolist())
 
 
 @rule("embedding.default")
@@ -79,21 +65,20 @@ def embedding(tracer: Tracer, table: Known, ids: Known, *_: object) -> Value:
 
 
 @rule("unfold.default", axes_at=1)
-def windows(tracer: Tracer, value: Known, axis: int, size: int, step: int) -> Value:
+def windows(tracer: Tracer, value: Value, axis: int, size: int, step: int) -> Value:
     """Copy the windows of ``size`` entries along an axis, ``step`` apart, to a new last axis."""
-    source = tracer.value(value)
-    axis = tracer.image_axis(source, axis, _REFUSAL)
-    count = (source.shape[axis - 1] - size) // step + 1
+    axis = tracer.image_axis(value, axis, _REFUSAL)
+    count = (value.shape[axis - 1] - size) // step + 1
     by_window = count <= size  # whichever takes fewer slices
     places = torch.arange(count)[:, None] * step + torch.arange(size)
     places = places if by_window else places.T
-    gathered = take(tracer, source, axis, places.flatten().tolist())
-    apart = tracer.reshape(gathered, (*source.shape[: axis - 1], *places.shape, *source.shape[axis:]))
-    return tracer.move_axis(apart, axis - 1 + by_window, len(source.shape))
+    gathered = take(tracer, value, axis, places.flatten().tolist())
+    apart = tracer.reshape(gathered, (*value.shape[: axis - 1], *places.shape, *value.shape[axis:]))
+    return tracer.move_axis(apart, axis - 1 + by_window, len(value.shape))
 
 
 @rule("index.Tensor")
-def index(tracer: Tracer, value: Known, indices: Sequence[Known]) -> Value:
+def index(tracer: Tracer, value: Value, indices: Sequence[Known]) -> Value:
     """Gather entries of one axis at constant indices."""
     first, *rest = indices
     each_image = isinstance(first, Tensor) and torch.equal(first.flatten(), torch.arange(tracer.batch))
@@ -107,38 +92,36 @@ def index(tracer: Tracer, value: Known, indices: Sequence[Known]) -> Value:
 
 @rule("repeat_interleave.self_int")
 def repeat_interleave(
-    tracer: Tracer, value: Known, times: int, axis: int | None = None, **_: object
+    tracer: Tracer, value: Value, times: int, axis: int | None = None, **_: object
 ) -> Value | BatchView:
     """Repeat every entry of an axis; that of the batch is then folded with the repetitions."""
-    source = tracer.value(value)
-    if axis is not None and axis % (len(source.shape) + 1) == 0:
-        once = tracer.reshape(source, (1, *source.shape))
+    if axis is not None and axis % (len(value.shape) + 1) == 0:
+        once = tracer.reshape(value, (1, *value.shape))
         return BatchView(repeat_entries(tracer, once, 1, times), folded=True)
-    return repeat_entries(tracer, source, tracer.image_axis(source, axis or 0, _REFUSAL), times)
+    return repeat_entries(tracer, value, tracer.image_axis(value, axis or 0, _REFUSAL), times)
 
 
 @rule("pad.default", batch="pad")
-def pad(tracer: Tracer, value: Known, sizes: Sequence[int], mode: str = "constant", fill: float | None = None) -> Value:
+def pad(tracer: Tracer, value: Value, sizes: Sequence[int], mode: str = "constant", fill: float | None = None) -> Value:
     """Pad, or crop where a size is negative. Torch lists the sizes of the last axis first."""
-    made = tracer.value(value)
-    rank = len(made.shape)
+    rank = len(value.shape)
     if any(sizes[2 * rank :]):
         raise tracer.refuse(f"pads the batch ({list(sizes)}): a packed network treats each image by itself")
     if mode != "constant":
-        return _pad_by_entries(tracer, made, sizes, mode)
+        return _pad_by_entries(tracer, value, sizes, mode)
     both = [*sizes[: 2 * rank], *[0] * (2 * rank - len(sizes))]
     before, after = (both[side::2][::-1] for side in (0, 1))
     for axis, (first, last) in enumerate(zip(before, after, strict=True), start=1):
-        made = tracer.slice_axis(made, axis - 1, slice(max(0, -first), made.shape[axis - 1] - max(0, -last)))
+        value = tracer.slice_axis(value, axis - 1, slice(max(0, -first), value.shape[axis - 1] - max(0, -last)))
     before, after = ([max(0, size) for size in side] for side in (before, after))
     if not any((*before, *after)):
-        return made
+        return value
     largest = torch.finfo(torch.float32).max  # a file holds no infinity; the maximum of a pool is the same
-    return tracer.add("pad", made, before=before, after=after, value=min(max(float(fill or 0), -largest), largest))
+    return tracer.add("pad", value, before=before, after=after, value=min(max(float(fill or 0), -largest), largest))
 
 
 @rule("constant_pad_nd.default", batch="pad")
-def constant_pad(tracer: Tracer, value: Known, sizes: Sequence[int], fill: float = 0.0) -> Value:
+def constant_pad(tracer: Tracer, value: Value, sizes: Sequence[int], fill: float = 0.0) -> Value:
     """Pad with a constant."""
     return pad(tracer, value, sizes, "constant", fill)
 

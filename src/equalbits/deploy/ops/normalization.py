@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Arrays, Value, as_array
+from equalbits.deploy.graph import Arrays, as_array
 from equalbits.deploy.ops.elementwise import multiply, sub
 from equalbits.deploy.ops.reduce import Axes, total
-from equalbits.deploy.traced_values import Known
+from equalbits.deploy.traced_values import Known, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 
 @rule("layer_norm.default", batch="anywhere")
 def layer_norm(
     tracer: Tracer,
-    value: Known,
+    value: Value,
     shape: Sequence[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -24,16 +24,16 @@ def layer_norm(
     *_: object,
 ) -> Value:
     """Normalize over the last axes."""
-    return _normalize(tracer, "layer_norm", tracer.value(value), len(shape), {"scale": weight, "bias": bias}, eps)
+    return _normalize(tracer, "layer_norm", value, len(shape), {"scale": weight, "bias": bias}, eps)
 
 
 @rule("rms_norm.default", batch="anywhere")
 def rms_norm(
-    tracer: Tracer, value: Known, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+    tracer: Tracer, value: Value, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Value:
     """Normalize by the root mean square over the last axes."""
     eps = torch.finfo(torch.float32).eps if eps is None else eps
-    return _normalize(tracer, "rms_norm", tracer.value(value), len(shape), {"scale": weight}, eps)
+    return _normalize(tracer, "rms_norm", value, len(shape), {"scale": weight}, eps)
 
 
 def _normalize(
@@ -56,7 +56,7 @@ def _normalize(
 @rule("group_norm.default")
 def group_norm(
     tracer: Tracer,
-    value: Known,
+    value: Value,
     groups: int,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
@@ -64,10 +64,9 @@ def group_norm(
     *_: object,
 ) -> Value:
     """Normalize groups of channels: a layer norm of each group, then an affine per channel."""
-    source = tracer.value(value)
-    rows = tracer.reshape(source, (groups, math.prod(source.shape) // groups))
-    made = tracer.reshape(tracer.add("layer_norm", rows, axis=1, eps=eps), source.shape)
-    tail = (1,) * (len(source.shape) - 1)
+    rows = tracer.reshape(value, (groups, math.prod(value.shape) // groups))
+    made = tracer.reshape(tracer.add("layer_norm", rows, axis=1, eps=eps), value.shape)
+    tail = (1,) * (len(value.shape) - 1)
     gain, shift = (
         1.0 if weight is None else weight.reshape(-1, *tail),
         0.0 if bias is None else bias.reshape(-1, *tail),
@@ -76,46 +75,43 @@ def group_norm(
 
 
 @rule("instance_norm.default")
-def instance_norm(tracer: Tracer, value: Known, weight: Tensor | None, bias: Tensor | None, *rest: Known) -> Value:
+def instance_norm(tracer: Tracer, value: Value, weight: Tensor | None, bias: Tensor | None, *rest: Known) -> Value:
     """Normalize each channel by itself."""
     *_, eps, _cudnn = rest
-    return group_norm(tracer, value, tracer.value(value).shape[0], weight, bias, float(eps))  # type: ignore[arg-type]
+    return group_norm(tracer, value, value.shape[0], weight, bias, float(eps))  # type: ignore[arg-type]
 
 
 @rule("softmax.int", "_softmax.default", axes_at=1)
-def softmax(tracer: Tracer, value: Known, axis: int, *_: object, **__: object) -> Value:
+def softmax(tracer: Tracer, value: Value, axis: int, *_: object, **__: object) -> Value:
     """Apply softmax along an axis."""
-    source = tracer.value(value)
     axis = tracer.image_axis(
-        source, axis, "takes a softmax over the batch: a packed network treats each image by itself"
+        value, axis, "takes a softmax over the batch: a packed network treats each image by itself"
     )
-    return tracer.add("softmax", source, axis=axis - 1)
+    return tracer.add("softmax", value, axis=axis - 1)
 
 
 @rule("linalg_vector_norm.default", axes_at=2)
 def vector_norm(
-    tracer: Tracer, value: Known, order: float = 2, axes: Axes = None, keepdim: bool = False, **_: object
+    tracer: Tracer, value: Value, order: float = 2, axes: Axes = None, keepdim: bool = False, **_: object
 ) -> Value:
     """Return the root of the sum of squares."""
     if order != 2:
         raise tracer.refuse(f"takes a norm of order {order}: a packed network has that of order 2")
-    source = tracer.value(value)
-    return tracer.add("sqrt", total(tracer, multiply(tracer, source, source), axes, keepdim))
+    return tracer.add("sqrt", total(tracer, multiply(tracer, value, value), axes, keepdim))
 
 
 @rule("var.correction")
 def variance(
-    tracer: Tracer, value: Known, axes: Axes = None, *, correction: float | None = None, keepdim: bool = False
+    tracer: Tracer, value: Value, axes: Axes = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Value:
     """Return the variance: the sum of squared distances from the mean, divided by the count less the correction."""
-    source, shape = tracer.value(value), tracer.shape
-    rank = len(source.shape) + 1
+    shape, rank = tracer.shape, len(value.shape) + 1
     reduced = {axis % rank for axis in axes or range(rank)}
-    tracer.shape = tuple(1 if i in reduced else size for i, size in enumerate((tracer.batch, *source.shape)))
-    count = math.prod(source.shape) // math.prod(tracer.shape[1:])
-    mean = tracer.affine(total(tracer, source, axes, True), 1 / count)
-    tracer.shape = (tracer.batch, *source.shape)
-    away = sub(tracer, source, mean)
+    tracer.shape = tuple(1 if i in reduced else size for i, size in enumerate((tracer.batch, *value.shape)))
+    count = math.prod(value.shape) // math.prod(tracer.shape[1:])
+    mean = tracer.affine(total(tracer, value, axes, True), 1 / count)
+    tracer.shape = (tracer.batch, *value.shape)
+    away = sub(tracer, value, mean)
     tracer.shape = shape
     squares = total(tracer, multiply(tracer, away, away), axes, keepdim)
     return tracer.affine(squares, 1 / (count - (1 if correction is None else correction)))

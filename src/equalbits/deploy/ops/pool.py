@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.gather import pad, take
-from equalbits.deploy.traced_values import Indices, Known
+from equalbits.deploy.traced_values import Indices, Value
 from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import Settings, adaptive_windows
 
@@ -14,7 +13,7 @@ from equalbits.runtime import Settings, adaptive_windows
 @rule("max_pool2d_with_indices.default", batch="pool")
 def max_pool2d(
     tracer: Tracer,
-    value: Known,
+    value: Value,
     kernel: Sequence[int],
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
@@ -30,7 +29,7 @@ def max_pool2d(
 
 
 @rule("max_pool2d.default", batch="pool")
-def max_pool2d_without_indices(tracer: Tracer, value: Known, *window: Any) -> Value:
+def max_pool2d_without_indices(tracer: Tracer, value: Value, *window: Any) -> Value:
     """Take the maximum of each window."""
     return max_pool2d(tracer, value, *window)[0]
 
@@ -38,7 +37,7 @@ def max_pool2d_without_indices(tracer: Tracer, value: Known, *window: Any) -> Va
 @rule("avg_pool2d.default", batch="pool")
 def avg_pool2d(
     tracer: Tracer,
-    value: Known,
+    value: Value,
     kernel: Sequence[int],
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
@@ -62,14 +61,14 @@ def avg_pool2d(
 
 
 @rule("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default", batch="pool")
-def adaptive_avg_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> Value:
+def adaptive_avg_pool2d(tracer: Tracer, value: Value, size: Sequence[int]) -> Value:
     """Take the mean over a grid of windows."""
     made = tracer.add("adaptive_avg_pool", _as_image(tracer, value), size=tracer.output_shape()[-2:])
     return tracer.reshape(made, tracer.output_shape())
 
 
 @rule("adaptive_max_pool2d.default")
-def adaptive_max_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> tuple[Value, Indices]:
+def adaptive_max_pool2d(tracer: Tracer, value: Value, size: Sequence[int]) -> tuple[Value, Indices]:
     """Take the maximum over a grid of windows, each filled up to the longest with its last entry."""
     made, kernel = _as_image(tracer, value), []
     for axis, parts in enumerate(_pair(size), start=2):
@@ -81,10 +80,9 @@ def adaptive_max_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> tu
     return tracer.reshape(made, tracer.output_shape()), Indices()
 
 
-def _as_image(tracer: Tracer, value: Known) -> Value:
+def _as_image(tracer: Tracer, value: Value) -> Value:
     """Return a value with a channel axis, which torch's pooling of a list of features leaves out."""
-    source = tracer.value(value)
-    return tracer.reshape(source, (1,) * (3 - len(source.shape)) + source.shape, merge=False)
+    return tracer.reshape(value, (1,) * (3 - len(value.shape)) + value.shape, merge=False)
 
 
 def _window(

@@ -6,10 +6,9 @@ from functools import partial, reduce
 
 from torch import Tensor
 
-from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.elementwise import add, clamp, neg
 from equalbits.deploy.ops.shape import expand
-from equalbits.deploy.traced_values import Indices, Known, Stacked
+from equalbits.deploy.traced_values import Indices, Known, Stacked, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 Axes = Sequence[int] | None
@@ -51,17 +50,17 @@ def amin(tracer: Tracer, value: Known, axes: Axes = (), keepdim: bool = False) -
     """Reduce by the minimum: the negated maximum of the negated value."""
     if isinstance(value, Stacked):
         return reduce(partial(minimum, tracer), _unstack(tracer, value, axes, keepdim))
-    return neg(tracer, amax(tracer, neg(tracer, value), axes))
+    return neg(tracer, amax(tracer, neg(tracer, tracer.value(value)), axes))
 
 
 @rule("max.dim")
-def max_with_indices(tracer: Tracer, value: Known, axis: int, keepdim: bool = False) -> tuple[Value, Indices]:
+def max_with_indices(tracer: Tracer, value: Value, axis: int, keepdim: bool = False) -> tuple[Value, Indices]:
     """Reduce one axis by the maximum; the indices cannot be read."""
     return amax(tracer, value, [axis], keepdim), Indices()
 
 
 @rule("min.dim")
-def min_with_indices(tracer: Tracer, value: Known, axis: int, keepdim: bool = False) -> tuple[Value, Indices]:
+def min_with_indices(tracer: Tracer, value: Value, axis: int, keepdim: bool = False) -> tuple[Value, Indices]:
     """Reduce one axis by the minimum; the indices cannot be read."""
     return amin(tracer, value, [axis], keepdim), Indices()
 
@@ -73,8 +72,8 @@ def maximum(tracer: Tracer, first: Known, second: Known) -> Value:
         constant, value = (first, second) if isinstance(first, Tensor) else (second, first)
         if not isinstance(constant, Tensor) or not bool((constant == constant.flatten()[0]).all()):
             raise tracer.refuse("takes the maximum or minimum with several constants: a packed network clamps to one")
-        return clamp(tracer, expand(tracer, value), float(constant.flatten()[0]))
-    values = [expand(tracer, first), expand(tracer, second)]
+        return clamp(tracer, expand(tracer, tracer.value(value)), float(constant.flatten()[0]))
+    values = [expand(tracer, tracer.value(known)) for known in (first, second)]
     shape, length = values[0].shape, math.prod(values[0].shape)
     both = tracer.add("concat", *[tracer.reshape(value, (1, length)) for value in values])
     made = tracer.add("max_pool", tracer.reshape(both, (1, 2, length)), kernel=(2, 1))
@@ -84,7 +83,7 @@ def maximum(tracer: Tracer, first: Known, second: Known) -> Value:
 @rule("minimum.default")
 def minimum(tracer: Tracer, first: Known, second: Known) -> Value:
     """Take the smaller of two values elementwise: the negated maximum of the negated values."""
-    negated = [-known if isinstance(known, Tensor) else neg(tracer, known) for known in (first, second)]
+    negated = [-known if isinstance(known, Tensor) else neg(tracer, tracer.value(known)) for known in (first, second)]
     return neg(tracer, maximum(tracer, *negated))
 
 

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.gather import take
-from equalbits.deploy.traced_values import Known
-from equalbits.deploy.tracer import Rule, Tracer, rule
+from equalbits.deploy.traced_values import Value
+from equalbits.deploy.tracer import Tracer, rule
 
 _NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 _LINEAR = ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
@@ -16,30 +15,28 @@ _LINEAR = ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa
 Scales = Sequence[float] | None
 
 
-def _nearest(operator: Callable[..., Tensor]) -> Rule:
+def _nearest(operator: Callable[..., Tensor]) -> Callable[..., Value]:
     """Make the rule of a nearest mode: torch resizes the indices of each axis."""
 
-    def resize(tracer: Tracer, value: Known, size: Sequence[int] | None, scales: Scales) -> Value:
-        made = tracer.value(value)
-        for axis, length, scale in _resized_axes(tracer, made, scales):
-            column = torch.arange(float(made.shape[axis - 1]))[None, None, :, None]
-            made = take(tracer, made, axis, operator(column, [length, 1], scale, None).flatten().int().tolist())
-        return made
+    def resize(tracer: Tracer, value: Value, size: Sequence[int] | None, scales: Scales) -> Value:
+        for axis, length, scale in _resized_axes(tracer, value, scales):
+            column = torch.arange(float(value.shape[axis - 1]))[None, None, :, None]
+            value = take(tracer, value, axis, operator(column, [length, 1], scale, None).flatten().int().tolist())
+        return value
 
     return resize
 
 
-def _linear(operator: Callable[..., Tensor]) -> Rule:
+def _linear(operator: Callable[..., Tensor]) -> Callable[..., Value]:
     """Make the rule of a linear mode: torch resizes an identity matrix to get the weights of each axis."""
 
-    def resize(tracer: Tracer, value: Known, size: Sequence[int] | None, align_corners: bool, scales: Scales) -> Value:
-        made = tracer.value(value)
-        for axis, length, scale in _resized_axes(tracer, made, scales):
-            identity = torch.eye(made.shape[axis - 1])
+    def resize(tracer: Tracer, value: Value, size: Sequence[int] | None, align_corners: bool, scales: Scales) -> Value:
+        for axis, length, scale in _resized_axes(tracer, value, scales):
+            identity = torch.eye(value.shape[axis - 1])
             columns = identity[None, :, :, None].repeat(1, 1, 1, 2)  # with a single column torch swaps the axes
             matrix = operator(columns, [length, 2], align_corners, scale, None)[0, :, :, 0].T
-            made = made if torch.equal(matrix, identity) else _multiply(tracer, made, axis, matrix)
-        return made
+            value = value if torch.equal(matrix, identity) else _multiply(tracer, value, axis, matrix)
+        return value
 
     return resize
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Value
-from equalbits.deploy.traced_values import Known, Stacked
+from equalbits.deploy.traced_values import Known, Stacked, Value
 from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import OPS
 
@@ -17,55 +16,51 @@ _MAX_CONCATENATED = OPS["concat"].inputs[1]
 @rule("view.default", "_unsafe_view.default", "reshape.default", "view_as.default", batch="reshape")
 @rule("flatten.using_ints", "unflatten.int", "unsqueeze.default", batch="reshape")
 @rule("squeeze.dims", batch="drop", axes_at=1)
-def reshape(tracer: Tracer, value: Known, *_: object) -> Value:
+def reshape(tracer: Tracer, value: Value, *_: object) -> Value:
     """Reshape to the shape that the trace recorded."""
-    return tracer.reshape(tracer.value(value), tracer.output_shape())
+    return tracer.reshape(value, tracer.output_shape())
 
 
 @rule("permute.default")
-def permute(tracer: Tracer, value: Known, axes: Sequence[int]) -> Value:
+def permute(tracer: Tracer, value: Value, axes: Sequence[int]) -> Value:
     """Permute the axes; the batch stays first."""
-    source = tracer.value(value)
-    order = [axis % (len(source.shape) + 1) for axis in axes]
+    order = [axis % (len(value.shape) + 1) for axis in axes]
     if order[0] != 0:
         raise tracer.refuse("moves the batch axis: a packed network treats each image by itself")
-    return tracer.permute(source, [axis - 1 for axis in order[1:]])
+    return tracer.permute(value, [axis - 1 for axis in order[1:]])
 
 
 @rule("slice.Tensor", batch="cut", axes_at=1)
 def slice_(
-    tracer: Tracer, value: Known, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
+    tracer: Tracer, value: Value, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
 ) -> Value | Tensor:
     """Slice one axis."""
-    source = tracer.value(value)
-    axis = axis % (len(source.shape) + 1)
+    axis = axis % (len(value.shape) + 1)
     if tracer.shape is not None and 0 in tracer.shape:  # nothing, which a concatenation drops
         return torch.zeros(tracer.shape)
     if axis == 0:
         if (start or 0, step) == (0, 1) and (stop is None or stop >= tracer.batch):
-            return source
+            return value
         raise tracer.refuse("slices the batch: a packed network answers every image")
-    return tracer.slice_axis(source, axis - 1, slice(start, stop, step))
+    return tracer.slice_axis(value, axis - 1, slice(start, stop, step))
 
 
 @rule("select.int", batch="drop", axes_at=1)
-def select(tracer: Tracer, value: Known, axis: int, index: int) -> Value:
+def select(tracer: Tracer, value: Value, axis: int, index: int) -> Value:
     """Select one entry of an axis."""
-    source = tracer.value(value)
-    axis = tracer.image_axis(source, axis, "selects one image of the batch: a packed network answers every image")
-    place = index % source.shape[axis - 1]
-    part = tracer.slice_axis(source, axis - 1, slice(place, place + 1))
+    axis = tracer.image_axis(value, axis, "selects one image of the batch: a packed network answers every image")
+    place = index % value.shape[axis - 1]
+    part = tracer.slice_axis(value, axis - 1, slice(place, place + 1))
     return tracer.reshape(part, tracer.output_shape())
 
 
 @rule("split_with_sizes.default", batch="cut", axes_at=2)
-def split(tracer: Tracer, value: Known, sizes: Sequence[int], axis: int = 0) -> tuple[Value, ...]:
+def split(tracer: Tracer, value: Value, sizes: Sequence[int], axis: int = 0) -> tuple[Value, ...]:
     """Split an axis into parts of these sizes."""
-    source = tracer.value(value)
-    axis = tracer.image_axis(source, axis, "splits the batch: a packed network treats each image by itself")
+    axis = tracer.image_axis(value, axis, "splits the batch: a packed network treats each image by itself")
     ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
     cuts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-    return tuple(tracer.slice_axis(source, axis - 1, cut) for cut in cuts)
+    return tuple(tracer.slice_axis(value, axis - 1, cut) for cut in cuts)
 
 
 @rule("cat.default", axes_at=1)
@@ -90,7 +85,7 @@ def concat(tracer: Tracer, values: Sequence[Known], axis: int = 0) -> Value:
 @rule("slice_scatter.default")
 def slice_scatter(
     tracer: Tracer,
-    value: Known,
+    value: Value,
     part: Known,
     axis: int = 0,
     start: int | None = None,
@@ -98,9 +93,8 @@ def slice_scatter(
     step: int = 1,
 ) -> Known:
     """Replace a slice of one axis."""
-    whole = tracer.value(value)
-    axis = axis % (len(whole.shape) + 1)
-    size = tracer.batch if axis == 0 else whole.shape[axis - 1]
+    axis = axis % (len(value.shape) + 1)
+    size = tracer.batch if axis == 0 else value.shape[axis - 1]
     first, end, step = slice(start, stop, step).indices(size)
     if (first, end, step) == (0, size, 1):
         return part
@@ -108,8 +102,8 @@ def slice_scatter(
         raise tracer.refuse(
             "replaces images of the batch, or every other entry: a packed network replaces whole slices"
         )
-    before = [tracer.slice_axis(whole, axis - 1, slice(0, first))] if first else []
-    behind = [tracer.slice_axis(whole, axis - 1, slice(end, size))] if end < size else []
+    before = [tracer.slice_axis(value, axis - 1, slice(0, first))] if first else []
+    behind = [tracer.slice_axis(value, axis - 1, slice(end, size))] if end < size else []
     return concat(tracer, [*before, part, *behind], axis)
 
 
@@ -136,9 +130,9 @@ def stack(tracer: Tracer, values: Sequence[Known], axis: int = 0) -> Value | Sta
 
 @rule("repeat.default")
 @rule("expand.default", batch="anywhere")
-def expand(tracer: Tracer, value: Known, *_: object, **__: object) -> Value:
+def expand(tracer: Tracer, value: Value, *_: object, **__: object) -> Value:
     """Repeat a value along each axis to the shape that the trace recorded."""
-    return expand_to(tracer, tracer.value(value), tracer.output_shape())
+    return expand_to(tracer, value, tracer.output_shape())
 
 
 def expand_to(tracer: Tracer, made: Value, shape: Sequence[int]) -> Value:
