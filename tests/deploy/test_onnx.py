@@ -9,7 +9,7 @@ from torch.nn import functional as nnf
 from equalbits.deploy import pack
 from equalbits.models import create_model
 from equalbits.nn import BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
-from equalbits.runtime import Network, Operation, PackedModel, export_onnx
+from equalbits.runtime import Network, PackedModel, export_onnx, make_operation
 from equalbits.runtime.bits import pack_symbols
 
 onnx = pytest.importorskip("onnx")
@@ -96,9 +96,9 @@ def test_tensors_may_have_any_name_and_share_a_plane_pruned_and_not(name, tmp_pa
     random = np.random.default_rng(0)
     sign, kept = pack_symbols(random.choice([-1, 0, 1], (8, 8)))
     layers = [{"weight": name}, {"weight": name, "kept": "pruned"}]
-    build = [Operation.of("sign", (0,), {}, {}), Operation.of("flatten", (1,), {}, {})]
-    build += [Operation.of("linear", (place + 2,), layer, {}) for place, layer in enumerate(layers)]
-    build += [Operation.of("affine", (4,), {"gain_shift": "norm"}, {}), Operation.of("sign", (5,), {}, {})]
+    build = [make_operation("sign", (0,), {}, {}), make_operation("flatten", (1,), {}, {})]
+    build += [make_operation("linear", (place + 2,), layer, {}) for place, layer in enumerate(layers)]
+    build += [make_operation("affine", (4,), {"gain_shift": "norm"}, {}), make_operation("sign", (5,), {}, {})]
     norm = np.stack([np.ones(8), np.full(8, 0.5)]).astype(np.float32)
     network = Network((8, 1, 1), tuple(build), {name: sign, "pruned": kept, "norm": norm})
     images = torch.from_numpy(random.standard_normal((5, 8, 1, 1)).astype(np.float32))

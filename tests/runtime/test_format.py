@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from equalbits.runtime import native
 from equalbits.runtime.engine import PackedModel, load_packed
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
-from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.network import Network
 from equalbits.runtime.network_builder import NetworkBuilder
 from equalbits.runtime.op_specs import VECTORS
+from equalbits.runtime.ops import make_operation
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE: dict[str, Any] = runpy.run_path(str(GOLDEN / "make_packed.py"))
@@ -70,11 +71,11 @@ def test_any_network_survives_a_round_trip_with_equal_bytes(
 
 def test_tensors_shared_between_layers_are_named_in_full() -> None:
     tensors = {"a.weight": np.ones((2, 2), np.float32), "a.bias": np.ones(2, np.float32)}
-    first = Operation.of("linear", (1,), {"weight": "a.weight", "bias": "a.bias"}, {})
-    second = Operation.of("linear", (2,), {"weight": "a.weight"}, {})  # without the bias that stands beside it
-    third = Operation.of("linear", (3,), {"weight": "a.weight", "bias": "a.bias"}, {})
-    other = Operation.of("linear", (4,), {"weight": "a.weight", "bias": "b.bias"}, {})
-    operations = (Operation.of("flatten", (0,), {}, {}), first, second, third, other)
+    first = make_operation("linear", (1,), {"weight": "a.weight", "bias": "a.bias"}, {})
+    second = make_operation("linear", (2,), {"weight": "a.weight"}, {})  # without the bias that stands beside it
+    third = make_operation("linear", (3,), {"weight": "a.weight", "bias": "a.bias"}, {})
+    other = make_operation("linear", (4,), {"weight": "a.weight", "bias": "b.bias"}, {})
+    operations = (make_operation("flatten", (0,), {}, {}), first, second, third, other)
     network = Network((2, 1, 1), operations, tensors | {"b.bias": np.zeros(2, np.float32)})
     found = from_bytes(whole := b"".join(to_chunks(network)))
     lines = "linear a bias=2", "linear weight=a.weight", "linear a", "linear weight=a.weight bias=2:b.bias"
@@ -86,9 +87,9 @@ def test_tensors_shared_between_layers_are_named_in_full() -> None:
 def test_vectors_and_weights_may_share_a_tensor() -> None:
     shared = {"a.gain_shift": np.array([[1, 2], [3, 4]], np.float32)}
     operations = (
-        Operation.of("flatten", (0,), {}, {}),
-        Operation.of("affine", (1,), {"gain_shift": "a.gain_shift"}, {}),
-        Operation.of("linear", (2,), {"weight": "a.gain_shift"}, {}),
+        make_operation("flatten", (0,), {}, {}),
+        make_operation("affine", (1,), {"gain_shift": "a.gain_shift"}, {}),
+        make_operation("linear", (2,), {"weight": "a.gain_shift"}, {}),
     )
     found = from_bytes(b"".join(to_chunks(Network((2, 1, 1), operations, shared))))
     assert found.operations == operations
@@ -104,8 +105,8 @@ def test_a_tensor_name_that_needs_several_lines_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["vectors", "halves"])
 def test_a_tensor_with_a_reserved_name_is_refused(name: str) -> None:
-    linear = Operation.of("linear", (1,), {"weight": name}, {})
-    network = Network((2, 1, 1), (Operation.of("flatten", (0,), {}, {}), linear), {name: np.ones((2, 2), np.float32)})
+    linear = make_operation("linear", (1,), {"weight": name}, {})
+    network = Network((2, 1, 1), (make_operation("flatten", (0,), {}, {}), linear), {name: np.ones((2, 2), np.float32)})
     with pytest.raises(ValueError, match="a reserved name"):
         to_chunks(network)
 

@@ -4,6 +4,8 @@ BLAS adds in an order of its own, which differs from processor to processor. The
 channel, each product and each sum rounded to float32. All other operations round alike everywhere, or are exact.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from equalbits.runtime import Network, Operation
@@ -30,7 +32,7 @@ def run_in_order(network: Network, images: np.ndarray) -> np.ndarray:
 
 def _weighted(network: Network, operation: Operation, values: dict[int, np.ndarray], shape: tuple[int, ...]):
     plane_names = {part: name for part, name in operation.tensors.items() if part in ("weight", "kept")}
-    plain = Operation(operation.kind, operation.inputs, plane_names, operation.settings)
+    plain = replace(operation, tensors=plane_names)
     products = _products(network, operation, values[operation.inputs[0]], shape)
     sums, magnitudes, count = 0.0, 0.0, 0
     for product in products:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from equalbits.deploy.traced_values import Value
-from equalbits.runtime import OPS, Array, Floats, Network, Operation, Port, Settings, Shape
+from equalbits.runtime import OPS, Array, Floats, Network, Port, Settings, Shape, make_operation
 
 Arrays = dict[str, Array]
 
@@ -99,7 +99,7 @@ def to_network(graph: Graph, header: Header | None = None) -> Network:
     for step in graph.steps:
         layer = _NOT_IN_NAMES.sub("_", step.layer)
         names = {part: _store(tensors, layer, part, array) for part, array in step.arrays.items()}
-        operations.append(Operation.of(step.kind, step.inputs, names, step.settings))
+        operations.append(make_operation(step.kind, step.inputs, names, step.settings))
     try:
         return Network(graph.input_shape, tuple(operations), tensors, **(header or {}))
     except ValueError as error:

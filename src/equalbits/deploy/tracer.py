@@ -17,7 +17,7 @@ from torch import Tensor
 from equalbits.deploy.graph import Graph, PackError, Step, as_array
 from equalbits.deploy.pack_weights import BinaryWeights
 from equalbits.deploy.traced_values import Known, Mask, StepFunction, Value
-from equalbits.runtime import FUNCTIONS, OPS, Array, Floats, Operation, Shape
+from equalbits.runtime import FUNCTIONS, OPS, Array, Floats, Shape, make_operation
 
 #: Operations that do the same to (channel, feature) and to (channel, 1, feature).
 _PER_CHANNEL = ("affine", "prelu", "relu", "clamp", "sign", "add", "concat")
@@ -153,7 +153,7 @@ class Tracer:
         layer, stored = layer or self.layer, arrays or {}
         numbers = tuple(value.number for value in inputs)
         try:
-            operation = Operation.of(kind, numbers, dict.fromkeys(stored, ""), settings)
+            operation = make_operation(kind, numbers, dict.fromkeys(stored, ""), settings)
             shape = OPS[kind].shape(tuple(value.shape for value in inputs), operation.settings, stored)
         except ValueError as error:
             raise PackError(f"layer {layer!r} cannot be packed: its {kind} {error}") from None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equalbits.deploy.graph import TOLERANCE, Graph, PackError, as_array, is_close
 from equalbits.deploy.torch_export import Frozen
-from equalbits.runtime import Floats, NativeEngine, Network, Operation, native, run_numpy
+from equalbits.runtime import Floats, NativeEngine, Network, Operation, make_operation, native, run_numpy
 
 _LOG = logging.getLogger("equalbits")
 
@@ -232,8 +232,8 @@ def _run_alone(network: Network, place: int, values: Mapping[int, Floats]) -> Fl
     operations, made = list[Operation](), []
     for value, row, end in zip(operation.inputs, rows, ends, strict=True):
         cut = {"start": [0, end - row.shape[1], 0], "stop": [1, end, width], "step": [1, 1, 1]}
-        operations.append(Operation.of("slice", (0,), {}, cut))
-        operations.append(Operation.of("reshape", (len(operations),), {}, {"shape": network.shapes[value]}))
+        operations.append(make_operation("slice", (0,), {}, cut))
+        operations.append(make_operation("reshape", (len(operations),), {}, {"shape": network.shapes[value]}))
         made.append(len(operations))
     alone = replace(operation, inputs=tuple(made))
     joined = np.concatenate(rows, axis=1)[:, None]

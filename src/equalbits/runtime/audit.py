@@ -10,8 +10,6 @@ from equalbits._text import escape_control_chars, format_range, format_table, ht
 from equalbits.runtime import bits
 from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
-from equalbits.runtime.op_specs import connections
-from equalbits.runtime.ops import OPS
 
 Counts = bits.Counts
 _SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes")
@@ -206,8 +204,7 @@ def audit(network: Network) -> Audit:
     """Count the symbols of every binary layer, filter by filter."""
     layers, counted = [], dict[tuple[str, str, int], tuple[Counts, Counts, Counts]]()
     for place, operation in network.binary_layers():
-        arrays, inputs = network.arrays(operation), tuple(network.shapes[i] for i in operation.inputs)
-        width = connections(operation.settings, inputs)
+        arrays, width = network.arrays(operation), network.connections(operation)
         key = operation.tensors["weight"], operation.tensors.get("kept", ""), width
         if key not in counted:  # thousands of operations may share one weight
             counted[key] = bits.count_symbols(arrays["weight"], arrays.get("kept"), width)
@@ -222,9 +219,8 @@ def summarize(network: Network) -> PackedSummary:
         arrays, shape = network.arrays(operation), network.shapes[place + 1]
         fresh = {part: array for part, array in arrays.items() if operation.tensors[part] not in seen}
         seen |= set(operation.tensors.values())
-        inputs = tuple(network.shapes[i] for i in operation.inputs)
         bit_weights = "weight" in arrays and arrays["weight"].dtype == np.uint8
-        width = connections(operation.settings, inputs) if "weight" in arrays else 0
+        width = network.connections(operation) if "weight" in arrays else 0
         macs = width * math.prod(shape)
         given = bits_of[operation.inputs[0]]
         input_bits = min(given, operation.settings.get("input_bits") or given)
@@ -255,7 +251,7 @@ def _bits_of_values(network: Network) -> list[int]:
         if operation.kind == "quantize":
             bits_of.append(int(operation.settings["max"] - operation.settings["min"]).bit_length())
         else:
-            moves = operation.kind == "max_pool" or (OPS[operation.kind].moves and operation.kind != "pad")
+            moves = operation.kind == "max_pool" or (operation.spec.moves and operation.kind != "pad")
             moved = max(bits_of[i] for i in operation.inputs) if moves else 32
             bits_of.append(1 if operation.kind == "sign" else moved)
     return bits_of

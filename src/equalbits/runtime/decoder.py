@@ -8,8 +8,7 @@ import numpy as np
 from equalbits.runtime import native
 from equalbits.runtime.engine import PackedModel
 from equalbits.runtime.lower import SLOTS, Lowering
-from equalbits.runtime.network import Operation
-from equalbits.runtime.op_specs import Floats
+from equalbits.runtime.op_specs import Floats, Operation
 from equalbits.runtime.plan_tables import REAL, PlanTables
 from equalbits.runtime.ports import join_inputs
 from equalbits.runtime.shorten import Attention, Shortened, shorten

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equalbits.runtime.op_specs import MAX_INT, Array, Shape
-from equalbits.runtime.ops import OPS
+from equalbits.runtime.op_specs import MAX_INT, Array, Operation, Shape
 
 if TYPE_CHECKING:
-    from equalbits.runtime.network import Network, Operation
+    from equalbits.runtime.network import Network
 
 #: An integer from 0; the coefficients of a polynomial in the length, constant first; or, of a setting, −1 − n for n
 #: less than the axis that is read, and in a reshape for what the other axes leave.
@@ -167,9 +166,9 @@ def _parts(network: "Network", length: int) -> dict[str, Any]:
 
 def _operations(
     network: "Network", lengths: Lengths, image: Shape, length: int
-) -> tuple[tuple["Operation", ...], dict[str, Array]]:
+) -> tuple[tuple[Operation, ...], dict[str, Array]]:
     """Return the operations and tensors at a length; shapes are followed from the image."""
-    tensors, operations, values = dict(network.tensors), list["Operation"](), [image]
+    tensors, operations, values = dict(network.tensors), list[Operation](), [image]
     counts: dict[str, int] = {}
     for name in (*lengths.cuts, *lengths.scaled):
         if name not in tensors or tensors[name].dtype.kind != "f" or not tensors[name].ndim:
@@ -182,7 +181,7 @@ def _operations(
             if changed := lengths.settings.get(place):
                 found = {name: _setting(operation.kind, sizes, read[0], length) for name, sizes in changed.items()}
                 settings = {**operation.settings, **found}
-                operation = operation.of(operation.kind, operation.inputs, operation.tensors, settings)
+                operation = operation.spec.make(operation.inputs, operation.tensors, settings)
             for name in lengths.cuts.keys() & operation.tensors.values():
                 needed = sum(read[0][operation.settings.get("axis", 0) :][:1])  # as vectors do where they vary
                 if counts.setdefault(name, needed) != needed:
@@ -191,7 +190,7 @@ def _operations(
                     before, after = (_shape(lengths.cuts[name], each) for each in (lengths.most, length))
                     tensors[name] = Lengths.cut(tensors[name], before, after, needed)
             arrays = {part: tensors[name] for part, name in operation.tensors.items()}
-            values.append(OPS[operation.kind].shape(read, operation.settings, arrays))
+            values.append(operation.spec.shape(read, operation.settings, arrays))
         except ValueError as error:
             raise ValueError(f"operation {place} ({operation.kind}) {error}") from None
         operations.append(operation)

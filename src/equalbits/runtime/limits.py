@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.network import MAX_WORK, Network
-from equalbits.runtime.ops import OPS
 
 #: Bytes of an engine for each byte of a file's tensors: weights are laid out again for the instruction set.
 _PER_TENSOR_BYTE = 4
@@ -40,12 +39,10 @@ class Limits:
         last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
         alive, most = sizes[0], sizes[0]
         for place, operation in enumerate(network.operations):
-            inputs = tuple(shapes[value] for value in operation.inputs)
-            arrays = network.arrays(operation)
-            spec, facts = OPS[operation.kind], (shapes[place + 1], inputs, operation.settings, arrays)
-            work += spec.work(*facts)
+            facts = shapes[place + 1], network.input_shapes(operation), operation.settings, network.arrays(operation)
+            work += operation.spec.work(*facts)
             alive += sizes[place + 1]
-            most = max(most, alive + (spec.numpy_bytes(*facts) if numpy else 0))
+            most = max(most, alive + (operation.spec.numpy_bytes(*facts) if numpy else 0))
             alive -= sum(sizes[value] for value in set(operation.inputs) if last_read[value] == place)
             if place + 1 not in last_read:  # the output, or a value that nothing reads
                 alive -= sizes[place + 1]

@@ -13,12 +13,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import DTypeLike
 
-from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.op_specs import Array, ChainOp, ElementwiseOp, Shape
-from equalbits.runtime.ops import OPS
-from equalbits.runtime.ops.conv_linear import multiplies
-from equalbits.runtime.ops.quantize import write_bytes
-from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, strides
+from equalbits.runtime.input_forms import input_form
+from equalbits.runtime.network import Network
+from equalbits.runtime.op_specs import Array, ChainOp, ElementwiseOp, Operation, Shape
+from equalbits.runtime.plan_tables import BITS, BYTES, IMAGE, REAL, PlanTables, strides
 
 #: Slots of a chain in order; an operation takes the first of its kind behind the last one taken.
 SLOTS = ("affine1", "prelu1", "affine2", "residual", "affine3", "prelu2", "affine4", "clamp")
@@ -76,7 +74,7 @@ class Lowering:
 
     def lower_operation(self, place: int, operation: Operation) -> None:
         """Emit the steps of an operation that no step has taken in."""
-        OPS[operation.kind].lower(self, place, operation)
+        operation.spec.lower(self, place, operation)
 
     def native_shape(self, value: int) -> Shape:
         """Return the shape that the plan gives a value: an image, or one long list."""
@@ -115,19 +113,32 @@ class Lowering:
             self.plan.step("LOAD", IN=self.image, OUT=self.write_real(0))
         return self.real[value]
 
+    def input_form(self, place: int) -> str:
+        """Return how an operation reads its input: as ``bits``, ``bytes`` or ``floats``."""
+        return input_form(self.network, place, self.byte_weights)
+
+    def rounding(self, place: int) -> int:
+        """Return a tensor of the plan with gain, least and largest number of a ``quantize``."""
+        settings = self.network.operations[place].settings
+        return self.plan.tensor(np.array([settings[name] for name in ("gain", "min", "max")], np.float32))
+
+    def write_bytes(self, place: int) -> dict[str, int]:
+        """Return the fields of a step that writes the numbers of a ``quantize`` as bytes."""
+        return {"OUT_BYTES": self.write_compact(place + 1, BYTES), "QUANT": self.rounding(place)}
+
     def is_elementwise(self, place: int) -> bool:
         """Return whether an operation can join a chain."""
-        return isinstance(OPS[self.network.operations[place].kind], ChainOp)
+        return isinstance(self.network.operations[place].spec, ChainOp)
 
     def read_compactly(self, place: int, kind: str = "") -> bool:
         """Return whether an operation, of this kind, is a sign read as bits or a rounding read as bytes."""
         right = kind in ("", self.network.operations[place].kind)
-        return right and any(multiplies(self, reader) != "floats" for reader in self.readers[place + 1])
+        return right and any(self.input_form(reader) != "floats" for reader in self.readers[place + 1])
 
     def read_as_real(self, place: int) -> bool:
         """Return whether the output of an operation is read as floats, or by nothing."""
         readers = self.readers[place + 1]
-        return not readers or any(multiplies(self, reader) == "floats" for reader in readers)
+        return not readers or any(self.input_form(reader) == "floats" for reader in readers)
 
     def finish_step(
         self, step: str, value: int, fields: dict[str, int], slot: int = -1, *, by_rows: bool = False
@@ -166,7 +177,7 @@ class Lowering:
     def fuse(self, place: int, value: int, fields: dict[str, int], slot: int) -> int | None:
         """Put an operation into the chain behind ``slot``; return its slot, or None where it does not fit."""
         operation = self.network.operations[place]
-        spec = OPS[operation.kind]
+        spec = operation.spec
         if not isinstance(spec, ChainOp) or (self._by_rows and not self._is_per_entry(place)):
             return None
         kind = spec.slot(self, place)
@@ -202,7 +213,7 @@ class Lowering:
         place = next((place for place in self.readers[value] if self.read_compactly(place, "quantize")), None)
         if place is None:
             return set()
-        fields |= write_bytes(self, place)
+        fields |= self.write_bytes(place)
         served = set() if self.read_as_real(place) else {place}
         self.fused |= served
         return served
@@ -225,9 +236,9 @@ class Lowering:
         signs = self.readers[affine[0] + 1] if len(affine) == 1 else []
         if not signs or not all(self.read_compactly(place, "sign") and not self.read_as_real(place) for place in signs):
             return [], set()
-        spec = OPS["affine"]
-        assert isinstance(spec, ChainOp)
-        fields |= spec.fields(self, self.network.operations[affine[0]], value, "5") or {}
+        operation = self.network.operations[affine[0]]
+        assert isinstance(operation.spec, ChainOp)
+        fields |= operation.spec.fields(self, operation, value, "5") or {}
         return signs, set(affine)
 
     def as_flat(self, value: int) -> int:
@@ -277,10 +288,10 @@ def image_values(network: Network) -> set[int]:
 
     images = {0}
     for place, operation in enumerate(network.operations):
-        if isinstance(OPS[operation.kind], ElementwiseOp):
+        if isinstance(operation.spec, ElementwiseOp):
             for value in operation.inputs:
                 leader[find(value)] = find(place + 1)
-        elif OPS[operation.kind].slides:
+        elif operation.spec.slides:
             images |= {place + 1, *operation.inputs}
     leaders = {find(value) for value in images}
     return {value for value, shape in enumerate(network.shapes) if len(shape) == 3 and find(value) in leaders}

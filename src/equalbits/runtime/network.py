@@ -9,8 +9,7 @@ import numpy as np
 
 from equalbits.runtime import bits, op_specs
 from equalbits.runtime.lengths import Lengths, check_lengths
-from equalbits.runtime.op_specs import MAX_ELEMENTS, Array, Floats, Settings, Shape
-from equalbits.runtime.ops import OPS
+from equalbits.runtime.op_specs import MAX_ELEMENTS, Array, Floats, Operation, Shape, Shapes
 from equalbits.runtime.ports import Port, check_ports
 from equalbits.runtime.resize_pictures import FITS
 
@@ -22,42 +21,6 @@ MAX_SIDE = 1 << 13
 MAX_MEAN = 1e9
 #: Maximum number of products per image over all operations, so that a file cannot ask for days of work.
 MAX_WORK = 1 << 38
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One operation: its kind, the values it reads, the names of its tensors, and all its settings.
-
-    Value 0 is the image; operation ``i``, counted from 0, makes value ``i + 1``. An operation reads only values made
-    before it, so no network has a cycle.
-    """
-
-    kind: str
-    inputs: tuple[int, ...]
-    tensors: Mapping[str, str] = field(default_factory=dict)
-    settings: Settings = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, kind: str, inputs: tuple[int, ...], tensors: Mapping[str, str], settings: Settings) -> "Operation":
-        """Validate an operation and fill in the defaults of its settings.
-
-        >>> Operation.of("max_pool", (0,), {}, {"kernel": 2, "stride": 2}).settings["padding"]
-        (0, 0, 0, 0)
-        """
-        if kind not in OPS:
-            raise ValueError(f"is of kind {kind[:80]!r}, which is not known: there are {', '.join(OPS)}")
-        spec = OPS[kind]
-        if not spec.inputs[0] <= len(inputs) <= spec.inputs[1]:
-            raise ValueError(
-                f"reads {len(inputs)} values: {kind} takes {' to '.join(map(str, sorted({*spec.inputs})))}"
-            )
-        for name in tensors:
-            if name not in spec.tensor_names:
-                raise ValueError(f"has a tensor {name[:80]!r}: {kind} knows {', '.join(spec.tensor_names)}")
-        for name in spec.tensors:
-            if name not in tensors:
-                raise ValueError(f"has no tensor {name!r}: {kind} needs one")
-        return cls(kind, inputs, dict(tensors), dict(_parse_settings(kind, settings)))
 
 
 @dataclass(frozen=True)
@@ -109,10 +72,18 @@ class Network:
         for place, operation in enumerate(self.operations):
             shapes.append(self._output_shape(place, operation, shapes))
             inputs = tuple(shapes[value] for value in operation.inputs)
-            total += OPS[operation.kind].work(shapes[-1], inputs, operation.settings, self.arrays(operation))
+            total += operation.spec.work(shapes[-1], inputs, operation.settings, self.arrays(operation))
             if total > MAX_WORK:
                 raise ValueError(f"operation {place} takes the network over {MAX_WORK} products per image, the maximum")
         return tuple(shapes)
+
+    def input_shapes(self, operation: Operation) -> Shapes:
+        """Return the shapes of the values that an operation reads."""
+        return tuple(self.shapes[value] for value in operation.inputs)
+
+    def connections(self, operation: Operation) -> int:
+        """Return D, the connections of each filter of a convolution or linear layer."""
+        return op_specs.connections(operation.settings, self.input_shapes(operation))
 
     def arrays(self, operation: Operation) -> dict[str, Array]:
         """Return the tensors of an operation by their role."""
@@ -122,7 +93,7 @@ class Network:
         """Run one operation in numpy on the values it reads."""
         inputs = [values[value] for value in operation.inputs]
         with np.errstate(all="ignore"):  # overflow gives infinity and NaN, as in torch
-            return OPS[operation.kind].run(inputs, self.arrays(operation), operation.settings)
+            return operation.spec.run(inputs, self.arrays(operation), operation.settings)
 
     def binary_layers(self) -> Iterator[tuple[int, Operation]]:
         """Yield the operations whose weights are bits, with their place."""
@@ -134,8 +105,7 @@ class Network:
         """Return the weights of a binary layer as −1, 0 (pruned) and +1, shape (filter, connection)."""
         operation = self.operations[place]
         arrays = self.arrays(operation)
-        width = op_specs.connections(operation.settings, tuple(self.shapes[i] for i in operation.inputs))
-        return bits.unpack_symbols(arrays["weight"], arrays.get("kept"), width)
+        return bits.unpack_symbols(arrays["weight"], arrays.get("kept"), self.connections(operation))
 
     def layer_name(self, place: int) -> str:
         """Return the layer name of an operation: the prefix of its first tensor, or its place."""
@@ -173,7 +143,7 @@ class Network:
             if name not in self.tensors:
                 raise ValueError(f"{where} uses tensor {name[:80]!r}, which does not exist")
         try:
-            rule = OPS[operation.kind].shape
+            rule = operation.spec.shape
             shape = rule(tuple(before[i] for i in operation.inputs), operation.settings, self.arrays(operation))
         except ValueError as error:
             raise ValueError(f"{where} {error}") from None
@@ -222,17 +192,3 @@ def _check_texts(network: Network) -> None:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError(f"a {what} is called {text[:80]!r}, which is not valid Unicode: rename it") from None
-
-
-def _parse_settings(kind: str, settings: Settings) -> Iterator[tuple[str, op_specs.SettingValue]]:
-    known = OPS[kind].settings
-    for name in settings:
-        if name not in known:
-            raise ValueError(f"has a setting {name[:80]!r}: {kind} knows {', '.join(known) or 'none'}")
-    for name, setting in known.items():
-        if name not in settings and setting.required:
-            raise ValueError(f"has no setting {name!r}: {kind} needs it")
-        try:
-            yield name, setting.parse(settings[name]) if name in settings else setting.default
-        except ValueError as error:
-            raise ValueError(f"has {name} that {error}") from None

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from equalbits.runtime import bits
-from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.op_specs import Array
-from equalbits.runtime.ops import OPS
+from equalbits.runtime.network import Network
+from equalbits.runtime.op_specs import Array, Operation
+from equalbits.runtime.ops import OPS, make_operation
 
 
 class NetworkBuilder:
@@ -44,7 +44,7 @@ class NetworkBuilder:
             held = self._tensors.setdefault(names[part], stored)
             if held.dtype != stored.dtype or not np.array_equal(held, stored):
                 raise ValueError(f"tensor {names[part]!r} exists with other numbers: give the operation another name")
-        self._operations.append(Operation.of(kind, inputs, names, settings))
+        self._operations.append(make_operation(kind, inputs, names, settings))
         return len(self._operations)
 
     def add_binary(self, kind: str, value: int, symbols: Array, *, name: str = "", **parts: object) -> int:

@@ -6,7 +6,7 @@ between operations, one per image: channels come first, (channel, row, column) o
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export.graph import ExportGraph, Node
+    from equalbits.runtime.export_graph import ExportGraph, Node
     from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -66,6 +65,24 @@ class OpSpec:
     def tensor_names(self) -> tuple[str, ...]:
         """Names of all tensors the operation may have, required ones first."""
         return self.tensors + self.optional
+
+    def make(self, inputs: tuple[int, ...], tensors: Mapping[str, str], settings: Settings) -> "Operation":
+        """Return an operation, validated and with the defaults of its settings."""
+        if not self.inputs[0] <= len(inputs) <= self.inputs[1]:
+            bounds = " to ".join(map(str, sorted({*self.inputs})))
+            raise ValueError(f"reads {len(inputs)} values: {self.kind} takes {bounds}")
+        for name in tensors:
+            if name not in self.tensor_names:
+                raise ValueError(f"has a tensor {name[:80]!r}: {self.kind} knows {', '.join(self.tensor_names)}")
+        for name in self.tensors:
+            if name not in tensors:
+                raise ValueError(f"has no tensor {name!r}: {self.kind} needs one")
+        for name in settings:
+            if name not in self.settings:
+                known = ", ".join(self.settings) or "none"
+                raise ValueError(f"has a setting {name[:80]!r}: {self.kind} knows {known}")
+        parsed = {name: setting.of(name, settings, self.kind) for name, setting in self.settings.items()}
+        return Operation(self, inputs, dict(tensors), parsed)
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
         """Return the output shape; raise ValueError for inputs, settings or tensors that do not fit."""
@@ -122,12 +139,42 @@ class ChainOp(ElementwiseOp):
 
 
 @dataclass(frozen=True)
+class Operation:
+    """One operation: its specification, the values it reads, the names of its tensors, and all its settings.
+
+    Value 0 is the image; operation ``i``, counted from 0, makes value ``i + 1``. An operation reads only values made
+    before it, so no network has a cycle. :func:`equalbits.runtime.ops.make_operation` makes one by its kind.
+    """
+
+    spec: OpSpec
+    inputs: tuple[int, ...]
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Name of the operation in a file."""
+        return self.spec.kind
+
+
+@dataclass(frozen=True)
 class Setting:
     """One setting of an operation: the function that parses it, and its default unless it is required."""
 
     parse: Callable[[object], SettingValue]
     default: SettingValue = None
     required: bool = False
+
+    def of(self, name: str, settings: Settings, kind: str) -> SettingValue:
+        """Return the value that an operation is given, parsed, or the default."""
+        if name not in settings:
+            if self.required:
+                raise ValueError(f"has no setting {name!r}: {kind} needs it")
+            return self.default
+        try:
+            return self.parse(settings[name])
+        except ValueError as error:
+            raise ValueError(f"has {name} that {error}") from None
 
     def shorten(self, value: SettingValue) -> int | float | bool | list[int] | None:
         """Return the form written to a file: one number where it stands for several equal ones."""

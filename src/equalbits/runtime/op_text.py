@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from equalbits.runtime.network import Operation
-from equalbits.runtime.op_specs import VECTORS, Array
-from equalbits.runtime.ops import OPS
+from equalbits.runtime.op_specs import VECTORS, Array, Operation
+from equalbits.runtime.ops import OPS, make_operation
 
 #: Names of the tensors that hold the vectors, by dtype.
 ROWS: dict[np.dtype[Any], str] = {np.dtype("<f4"): "vectors", np.dtype("<f2"): "halves"}
@@ -52,7 +51,7 @@ class Writer:
     def line(self, place: int, operation: Operation) -> str:
         """Return the line of an operation; defaults are left out.
 
-        >>> Writer((), {}).line(4, Operation.of("max_pool", (4,), {}, {"kernel": 2, "stride": 2}))
+        >>> Writer((), {}).line(4, make_operation("max_pool", (4,), {}, {"kernel": 2, "stride": 2}))
         'max_pool kernel=2 stride=2'
         """
         words, used, layer = [operation.kind], operation.tensors, _layer(operation)
@@ -65,7 +64,7 @@ class Writer:
                 words.append(f"{part}={self._tensor(part, used[part], layer)}")
         if operation.inputs != (place,):
             words.append(f"in={','.join(map(str, operation.inputs))}")
-        for name, setting in OPS[operation.kind].settings.items():
+        for name, setting in operation.spec.settings.items():
             value = operation.settings[name]
             if setting.required or value != setting.default:
                 short = setting.shorten(value)
@@ -123,7 +122,7 @@ class Reader:
         if not all(type(value) is int and value >= 0 for value in inputs):
             raise ValueError(f"({kind[:40]}) reads {str(inputs)[:80]}: it must list values from 0")
         settings = {name: _value(value) for name, value in named.items()}
-        return Operation.of(kind, tuple(inputs), names, settings)
+        return make_operation(kind, tuple(inputs), names, settings)
 
     def finish(self) -> None:
         """Raise for vectors that no line took."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.op_specs import ElementwiseOp, Floats, Shape
-from equalbits.runtime.ops import OPS
+from equalbits.runtime.network import Network
+from equalbits.runtime.op_specs import ElementwiseOp, Floats, Operation, Shape
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,8 @@ class _Shortening:
             return self._matmul(place, operation)
         if kind in ("reshape", "flatten"):
             return self._reshape(place, operation)
-        if isinstance(OPS[kind], ElementwiseOp) or any(place == attention.places[1] for attention in self.attentions):
+        is_softmax = any(place == attention.places[1] for attention in self.attentions)
+        if isinstance(operation.spec, ElementwiseOp) or is_softmax:
             self.inner[place + 1] = inner.pop() if len(inner) == 1 else 0
             return self._vectors(place, operation) if kind in ("affine", "prelu") else operation
         self._moved(place, axis := self._output_axis(place, operation))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equalbits.runtime.engine import PackedModel
-from equalbits.runtime.export.graph import FLOAT, ExportGraph, Node
+from equalbits.runtime.export_graph import FLOAT, ExportGraph, Node
 from equalbits.runtime.lengths import longest
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import Array

@@ -13,11 +13,10 @@ import numpy as np
 
 from equalbits.runtime.bits import unpack_bits, unpack_symbols
 from equalbits.runtime.engine import PackedModel
-from equalbits.runtime.export.graph import ExportGraph, Node
+from equalbits.runtime.export_graph import ExportGraph, Node
 from equalbits.runtime.lengths import longest
-from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.op_specs import Array, ChainOp
-from equalbits.runtime.ops import OPS
+from equalbits.runtime.network import Network
+from equalbits.runtime.op_specs import Array, ChainOp, Operation
 from equalbits.runtime.ops.embedding import ONNX_INT64
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def _comes_from_move(network: Network, value: int) -> bool:
     seen, wanted = set[int](), [value]
     while wanted:
         value = wanted.pop()
-        spec = OPS[network.operations[value - 1].kind] if value else None
+        spec = network.operations[value - 1].spec if value else None
         if spec is not None and spec.moves:
             return True
         if isinstance(spec, ChainOp) and value not in seen:

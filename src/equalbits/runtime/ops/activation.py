@@ -1,18 +1,15 @@
 """Activations that are not piecewise linear, and other functions of single numbers."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from equalbits.runtime import op_specs
-from equalbits.runtime.op_specs import ElementwiseOp, Floats, Setting, Settings, Shape, Tensors
+from equalbits.runtime.export_graph import ExportGraph, Node
+from equalbits.runtime.lower import Lowering
+from equalbits.runtime.op_specs import ElementwiseOp, Floats, Operation, Setting, Settings, Shape, Tensors
 from equalbits.runtime.ops import functions
-
-if TYPE_CHECKING:
-    from equalbits.runtime.export.graph import ExportGraph, Node
-    from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
 
 
 class _Function(ElementwiseOp):
@@ -27,7 +24,7 @@ class _Function(ElementwiseOp):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return self.function(values[0])
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         source = lowering.as_real(operation.inputs[0])
         lowering.plan.step(self.kind.upper(), IN=source, OUT=lowering.write_real(place + 1))
 
@@ -35,7 +32,7 @@ class _Function(ElementwiseOp):
 class _SiLU(_Function):
     """The value times its sigmoid."""
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         (value,) = graph.inputs(operation)
         return graph.node("Mul", value, graph.node("Sigmoid", value))
 
@@ -43,7 +40,7 @@ class _SiLU(_Function):
 class _GELU(_Function):
     """The value times the normal distribution up to it, exactly or approximated by tanh."""
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         """Emit the definition: opset 18 has no Gelu."""
         (value,) = graph.inputs(operation)
         above = graph.node("Add", graph.node("Erf", graph.node("Mul", value, 0.5**0.5)), 1.0)
@@ -53,7 +50,7 @@ class _GELU(_Function):
 class _GELUTanh(_Function):
     """GELU approximated by tanh."""
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         (value,) = graph.inputs(operation)
         cube = graph.node("Mul", graph.node("Mul", graph.node("Mul", value, value), value), 0.044715)
         inner = graph.node("Mul", graph.node("Add", value, cube), 1.5957691216)
@@ -68,11 +65,11 @@ class _ELU(_Function):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return functions.elu(values[0], settings["alpha"])
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         source, alpha = lowering.as_real(operation.inputs[0]), np.array([operation.settings["alpha"]], np.float32)
         lowering.plan.step("ELU", IN=source, OUT=lowering.write_real(place + 1), WEIGHT=lowering.plan.tensor(alpha))
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         return graph.node("Elu", *graph.inputs(operation), alpha=operation.settings["alpha"])
 
 

@@ -6,18 +6,15 @@ order of addition.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from equalbits.runtime import bits, op_specs
-from equalbits.runtime.op_specs import EXACT, Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
-from equalbits.runtime.ops import quantize, windows
-
-if TYPE_CHECKING:
-    from equalbits.runtime.export.graph import ExportGraph, Node
-    from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
+from equalbits.runtime.export_graph import ExportGraph, Node
+from equalbits.runtime.lower import Lowering
+from equalbits.runtime.op_specs import EXACT, Floats, Operation, OpSpec, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.ops import windows
 
 #: Maximum number of elements of the windows that numpy lines up at a time.
 _MAX_LINED_UP = 1 << 25
@@ -38,7 +35,7 @@ class _Weighted(OpSpec):
         weights = wide * len(tensors["weight"]) * width
         return super().numpy_bytes(shape, inputs, settings, tensors) + weights + 8 * lined_up
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         value = operation.inputs[0]
         arrays = lowering.network.arrays(operation)
         by_rows = self.kind == "linear" and len(lowering.network.shapes[place + 1]) > 1
@@ -52,7 +49,7 @@ class _Weighted(OpSpec):
         if binary:
             stored = {part: arrays[part] for part in ("weight", "kept") if part in arrays}
             fields |= {part.upper(): lowering.plan.weight(array, np.uint8) for part, array in stored.items()}
-        if (form := multiplies(lowering, place)) != "floats":
+        if (form := lowering.input_form(place)) != "floats":
             step = "CONV_BITS" if form == "bits" else "CONV_BYTES" if binary else "CONV_INT8"
             read = lowering.compact[value]
         elif operation.settings.get("input_bits") == 8:
@@ -66,7 +63,7 @@ class _Weighted(OpSpec):
             fields["WEIGHT"] = lowering.plan.weight(arrays["weight"], np.int8 if step == "CONV_INT8" else np.float32)
         lowering.finish_step(step, place + 1, fields | {"IN": read}, by_rows=by_rows)
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         settings, is_conv, inputs = operation.settings, self.kind == "conv", graph.network.shapes[operation.inputs[0]]
         full = (shape[-1], inputs[-1])
         if is_conv:
@@ -207,25 +204,6 @@ def _scale_and_shift(sums: Floats, tensors: Tensors) -> Floats:
     if "scale" in tensors:
         sums = sums * tensors["scale"].astype(np.float32).reshape(-1, *tail)
     return sums + tensors["bias"].astype(np.float32).reshape(-1, *tail) if "bias" in tensors else sums
-
-
-def multiplies(lowering: "Lowering", place: int) -> str:
-    """Return how the native engine reads the input of an operation: as ``bits`` of a sign, ``bytes``, or ``floats``."""
-    network, operation = lowering.network, lowering.network.operations[place]
-    if operation.kind not in ("conv", "linear") or not operation.inputs[0]:
-        return "floats"
-    source, settings = network.operations[operation.inputs[0] - 1], operation.settings
-    shape, weight = network.shapes[place + 1], network.arrays(operation)["weight"]
-    if not quantize.many_filters(shape[0], settings.get("groups", 1)):
-        return "floats"
-    if source.kind == "sign":
-        one_row = operation.kind == "conv" or len(shape) == 1
-        return "bits" if weight.dtype == np.uint8 and one_row and settings.get("input_bits") != 8 else "floats"
-    if source.kind != "quantize" or operation.kind != "conv" or weight.dtype not in lowering.byte_weights:
-        return "floats"
-    largest = max(-source.settings["min"], source.settings["max"])
-    width = op_specs.connections(settings, (network.shapes[operation.inputs[0]],))
-    return "bytes" if quantize.exact_products(weight, largest, width) else "floats"
 
 
 OPS = (_Conv(), _Linear())

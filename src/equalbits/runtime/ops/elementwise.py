@@ -5,16 +5,19 @@ binary layers read is written as one bit per number.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from equalbits.runtime import op_specs
+from equalbits.runtime.export_graph import ExportGraph, Node
+from equalbits.runtime.lower import Lowering
 from equalbits.runtime.op_specs import (
     Array,
     ChainOp,
     ElementwiseOp,
     Floats,
+    Operation,
     Setting,
     Settings,
     Shape,
@@ -22,11 +25,6 @@ from equalbits.runtime.op_specs import (
     Tensors,
 )
 from equalbits.runtime.plan_tables import BITS
-
-if TYPE_CHECKING:
-    from equalbits.runtime.export.graph import ExportGraph, Node
-    from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
 
 
 def _per_channel(vector: Array, value: Floats) -> Floats:
@@ -53,12 +51,12 @@ class _Affine(ChainOp):
         result: Floats = values[0] * gain + shift
         return result
 
-    def fields(self, lowering: "Lowering", operation: "Operation", value: int, number: str) -> dict[str, int]:
+    def fields(self, lowering: Lowering, operation: Operation, value: int, number: str) -> dict[str, int]:
         rows, axis = lowering.network.arrays(operation)["gain_shift"], operation.settings["axis"]
         names = (f"GAIN{number}", f"SHIFT{number}")
         return {name: lowering.vector(row, value, axis) for name, row in zip(names, rows, strict=True)}
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         column = (-1, *(1,) * (len(shape) - 1 - operation.settings["axis"]))
         gain, shift = (graph.floats(operation, "gain_shift", column, row) for row in (0, 1))
         return graph.node("Add", graph.node("Mul", *graph.inputs(operation), gain), shift)
@@ -77,11 +75,11 @@ class _PReLU(ChainOp):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return np.where(values[0] >= 0, values[0], values[0] * _per_channel(tensors["slope"], values[0]))
 
-    def fields(self, lowering: "Lowering", operation: "Operation", value: int, number: str) -> dict[str, int]:
+    def fields(self, lowering: Lowering, operation: Operation, value: int, number: str) -> dict[str, int]:
         slope = lowering.network.arrays(operation)["slope"]
         return {f"SLOPE{number}": lowering.vector(slope, value)}
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         slope = graph.floats(operation, "slope", (-1, *(1,) * (len(shape) - 1)))
         return graph.node("PRelu", *graph.inputs(operation), slope)
 
@@ -103,12 +101,12 @@ class _Clamp(ChainOp):
         value = values[0] if low is None else np.maximum(values[0], np.float32(low))
         return value if high is None else np.minimum(value, np.float32(high))
 
-    def fields(self, lowering: "Lowering", operation: "Operation", value: int, number: str) -> dict[str, int]:
+    def fields(self, lowering: Lowering, operation: Operation, value: int, number: str) -> dict[str, int]:
         low, high = operation.settings["min"], operation.settings["max"]
         limits = [-np.inf if low is None else low, np.inf if high is None else high]
         return {"CLAMP": lowering.plan.tensor(np.array(limits, np.float32))}
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         limits = (operation.settings["min"], operation.settings["max"])
         return graph.node("Clip", *graph.inputs(operation), *("" if limit is None else limit for limit in limits))
 
@@ -122,12 +120,12 @@ class _ReLU(ChainOp):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return np.maximum(values[0], np.float32(0))
 
-    def slot(self, lowering: "Lowering", place: int) -> str:
+    def slot(self, lowering: Lowering, place: int) -> str:
         """Return the slot of a clamp, which ends the chain; where more follows, that of a PReLU."""
         more = [lowering.is_elementwise(reader) for reader in lowering.readers[place + 1]]
         return "prelu" if more == [True] else "clamp"
 
-    def fields(self, lowering: "Lowering", operation: "Operation", value: int, number: str) -> dict[str, int]:
+    def fields(self, lowering: Lowering, operation: Operation, value: int, number: str) -> dict[str, int]:
         if number.isdigit():
             return {f"RELU{number}": 1}
         return {"CLAMP": lowering.plan.tensor(np.array([0, np.inf], np.float32))}
@@ -141,7 +139,7 @@ class _Sign(ElementwiseOp):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return np.where(values[0] >= 0, np.float32(1), np.float32(-1))
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         fields = {"IN": lowering.as_real(operation.inputs[0])}
         if lowering.read_compactly(place) and place + 1 not in lowering.compact:
             fields["OUT_BITS"] = lowering.write_compact(place + 1, BITS)
@@ -149,7 +147,7 @@ class _Sign(ElementwiseOp):
             fields |= {"OUT": lowering.write_real(place + 1), "SIGN_REAL": 1}
         lowering.plan.step("CHAIN", **fields)
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         return graph.node("Where", graph.node("GreaterOrEqual", *graph.inputs(operation), 0.0), 1.0, -1.0)
 
 
@@ -167,10 +165,10 @@ class _Add(ChainOp):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return values[0] + values[1]
 
-    def slot(self, lowering: "Lowering", place: int) -> str:
+    def slot(self, lowering: Lowering, place: int) -> str:
         return "residual"
 
-    def fields(self, lowering: "Lowering", operation: "Operation", value: int, number: str) -> dict[str, int] | None:
+    def fields(self, lowering: Lowering, operation: Operation, value: int, number: str) -> dict[str, int] | None:
         """Add a value that has been written before; a step cannot wait for one that has not."""
         other = operation.inputs[1] if operation.inputs[0] == value else operation.inputs[0]
         return None if other != 0 and other not in lowering.real else {"RESIDUAL": lowering.as_real(other)}

@@ -2,16 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equalbits.runtime.op_specs import EXACT, Floats, OpSpec, Settings, Shape, Shapes, Tensors
-
-if TYPE_CHECKING:
-    from equalbits.runtime.export.graph import ExportGraph, Node
-    from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
+from equalbits.runtime.export_graph import ExportGraph, Node
+from equalbits.runtime.lower import Lowering
+from equalbits.runtime.op_specs import EXACT, Floats, Operation, OpSpec, Settings, Shape, Shapes, Tensors
 
 #: Code of the dtype int64 in ONNX.
 ONNX_INT64 = 7
@@ -41,14 +37,14 @@ class _Embedding(OpSpec):
         rows = table[np.where(valid, ids, 0).astype(np.int64)]
         return np.where(valid[..., None], rows, np.float32(np.nan))
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         table = lowering.network.arrays(operation)["table"]
         ids, weight = lowering.as_flat(operation.inputs[0]), lowering.plan.weight(table, np.float32)
         count = math.prod(lowering.network.shapes[operation.inputs[0]])
         sizes = {"SIZE0": count, "SIZE1": table.shape[1], "SIZE2": len(table)}
         lowering.write_flat(place + 1, "EMBED", IN=ids, SCALE=weight, **sizes)
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         ids = graph.node("Cast", *graph.inputs(operation), to=ONNX_INT64)
         return graph.node("Gather", graph.floats(operation, "table", (-1, shape[-1])), ids, axis=0)
 

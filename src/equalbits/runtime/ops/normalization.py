@@ -1,18 +1,15 @@
 """Softmax, and normalization by statistics of the value itself, along one axis: layer norm and RMS norm."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from equalbits.runtime import op_specs
-from equalbits.runtime.op_specs import Array, Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.export_graph import ExportGraph, Node
+from equalbits.runtime.lower import Lowering
+from equalbits.runtime.op_specs import Array, Floats, Operation, OpSpec, Setting, Settings, Shape, Shapes, Tensors
 from equalbits.runtime.ops import functions
-
-if TYPE_CHECKING:
-    from equalbits.runtime.export.graph import ExportGraph, Node
-    from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
 
 _AXIS = Setting(op_specs.axis, required=True)
 
@@ -28,11 +25,11 @@ class _AlongAxis(OpSpec):
         op_specs.axis_size(settings["axis"], inputs[0])
         return inputs[0]
 
-    def fields(self, lowering: "Lowering", operation: "Operation") -> dict[str, int]:
+    def fields(self, lowering: Lowering, operation: Operation) -> dict[str, int]:
         """Return the fields of the native step besides its sizes."""
         return {}
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         value, axis, shape = operation.inputs[0], operation.settings["axis"], lowering.network.shapes[place + 1]
         source, fields = lowering.as_real(value), self.fields(lowering, operation)
         target, order = lowering.write_real(place + 1), [i for i in range(len(shape)) if i != axis] + [axis]
@@ -59,10 +56,10 @@ class _Softmax(_AlongAxis):
         shares: Floats = powers / powers.sum(axis=axis, keepdims=True)
         return shares
 
-    def fields(self, lowering: "Lowering", operation: "Operation") -> dict[str, int]:
+    def fields(self, lowering: Lowering, operation: Operation) -> dict[str, int]:
         return {"CAUSAL": lowering.network.shapes[operation.inputs[0]][-2] if operation.settings["causal"] else 0}
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         (value,) = graph.inputs(operation)
         if operation.settings["causal"]:
             *_, rows, columns = shape
@@ -102,12 +99,12 @@ class _RMSNorm(_AlongAxis):
         result: Floats = value
         return result
 
-    def fields(self, lowering: "Lowering", operation: "Operation") -> dict[str, int]:
+    def fields(self, lowering: Lowering, operation: Operation) -> dict[str, int]:
         arrays = lowering.network.arrays(operation)
         found = {name.upper(): lowering.plan.tensor(array.astype(np.float32)) for name, array in arrays.items()}
         return found | {"WEIGHT": lowering.plan.tensor(np.array([operation.settings["eps"]], np.float32))}
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         (value,), axis = graph.inputs(operation), operation.settings["axis"]
         axes = (axis + 1,)
         if self.centered:

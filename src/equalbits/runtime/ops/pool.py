@@ -2,18 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from equalbits.runtime import op_specs
-from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.export_graph import ExportGraph, Node
+from equalbits.runtime.lower import Lowering
+from equalbits.runtime.op_specs import Floats, Operation, OpSpec, Setting, Settings, Shape, Shapes, Tensors
 from equalbits.runtime.ops import windows
-
-if TYPE_CHECKING:
-    from equalbits.runtime.export.graph import ExportGraph, Node
-    from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
 
 #: Maximum number of elements of a window, and of windows of an adaptive pooling.
 MAX_WINDOW = 1 << 20
@@ -37,7 +34,7 @@ class _Pool(OpSpec):
             raise ValueError(f"pools windows of {settings['kernel']}: a window may have {MAX_WINDOW} numbers at most")
         return (inputs[0][0], *windows.window_positions(inputs[0], settings))
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         fields = {"IN": lowering.as_real(operation.inputs[0]), **windows.native_window(operation.settings)}
         lowering.finish_step(self.step, place + 1, fields)
 
@@ -52,7 +49,7 @@ class _MaxPool(_Pool):
         result: Floats = windows.sliding_windows(padded, settings).max(axis=(4, 5))
         return result
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         return graph.node("MaxPool", *graph.inputs(operation), **windows.onnx_window(operation.settings))
 
 
@@ -70,7 +67,7 @@ class _AvgPool(_Pool):
         inside = windows.pad_image(np.ones((1, 1, *values[0].shape[2:]), np.float32), padding, 0.0)
         return total / _sum_in_order(windows.sliding_windows(inside, settings))
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         counted = int(operation.settings["count_padding"])
         window = windows.onnx_window(operation.settings)
         return graph.node("AveragePool", *graph.inputs(operation), **window, count_include_pad=counted)
@@ -97,7 +94,7 @@ class _AdaptiveAvgPool(_Pool):
                 result[:, :, row, column] = total / np.float32((bottom - top) * (right - left))
         return result
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         """Emit a product from either side with a matrix that holds the share of each element in each window."""
         (read,), (_, height, width) = graph.inputs(operation), graph.network.shapes[operation.inputs[0]]
         rows, columns = operation.settings["size"]

@@ -2,13 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from equalbits.runtime.op_specs import Floats, OpSpec, Settings, Shape, Shapes, Tensors
-
-if TYPE_CHECKING:
-    from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
+from equalbits.runtime.lower import Lowering
+from equalbits.runtime.op_specs import Floats, Operation, OpSpec, Settings, Shape, Shapes, Tensors
 
 
 class _Mul(OpSpec):
@@ -28,7 +24,7 @@ class _Mul(OpSpec):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return values[0] * values[1]
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         """Emit a step over the output as it lies in memory; axes that are contiguous in all values are merged."""
         shape, sources = lowering.network.shapes[place + 1], [lowering.as_real(value) for value in operation.inputs]
         target, apart = lowering.write_real(place + 1), lowering.strides(place + 1)
@@ -66,7 +62,7 @@ class _MatMul(OpSpec):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return values[0] @ values[1]
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         shapes = [lowering.network.shapes[value] for value in operation.inputs]
         first, second = (lowering.as_flat(value) for value in operation.inputs)
         sizes = (math.prod(shapes[0][:-2]), *shapes[0][-2:], shapes[1][-1])

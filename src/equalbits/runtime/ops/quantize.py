@@ -5,18 +5,14 @@ the numbers as bytes and multiplies them as integers.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from equalbits.runtime import op_specs
-from equalbits.runtime.op_specs import EXACT, Array, ElementwiseOp, Floats, Setting, Settings, Shape, Shapes, Tensors
-from equalbits.runtime.plan_tables import BYTES
-
-if TYPE_CHECKING:
-    from equalbits.runtime.export.graph import ExportGraph, Node
-    from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
+from equalbits.runtime.export_graph import ExportGraph, Node
+from equalbits.runtime.lower import Lowering
+from equalbits.runtime.op_specs import ElementwiseOp, Floats, Operation, Setting, Settings, Shape, Shapes, Tensors
 
 
 class _Quantize(ElementwiseOp):
@@ -43,47 +39,21 @@ class _Quantize(ElementwiseOp):
         whole += np.float32(0)  # no -0
         return whole
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         value, whole = operation.inputs[0], lowering.read_as_real(place)
         if value == 0 and not whole and lowering.readers[0] == [place]:
-            lowering.plan.step("LOAD", IN=lowering.image, **write_bytes(lowering, place))
+            lowering.plan.step("LOAD", IN=lowering.image, **lowering.write_bytes(place))
             return
         fields = {"IN": lowering.as_real(value)}
         if lowering.read_compactly(place) and place + 1 not in lowering.compact:
-            fields |= write_bytes(lowering, place)
+            fields |= lowering.write_bytes(place)
         if whole:
-            fields |= {"OUT": lowering.write_real(place + 1), "ROUND_REAL": 1, "QUANT": _quant(lowering, place)}
+            fields |= {"OUT": lowering.write_real(place + 1), "ROUND_REAL": 1, "QUANT": lowering.rounding(place)}
         lowering.plan.step("CHAIN", **fields)
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         gain, low, high = (float(operation.settings[name]) for name in self.settings)
         return graph.node("Round", graph.node("Clip", graph.node("Mul", *graph.inputs(operation), gain), low, high))
-
-
-def _quant(lowering: "Lowering", place: int) -> int:
-    """Return a tensor of the plan with gain, least and largest number."""
-    settings = lowering.network.operations[place].settings
-    return lowering.plan.tensor(np.array([settings[name] for name in _Quantize.settings], np.float32))
-
-
-def write_bytes(lowering: "Lowering", place: int) -> dict[str, int]:
-    """Return the fields of a step that writes the numbers of a ``quantize`` as bytes."""
-    return {"OUT_BYTES": lowering.write_compact(place + 1, BYTES), "QUANT": _quant(lowering, place)}
-
-
-def exact_products(weight: Array, largest: int, width: int = 0) -> bool:
-    """Return whether float32 adds weights times whole numbers up to ``largest`` exactly, in every filter.
-
-    Weights are int8, or bits of ``width`` connections.
-    """
-    if weight.dtype == np.int8:
-        width = int(np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1).max())
-    return largest * width < EXACT
-
-
-def many_filters(filters: int, groups: int) -> bool:
-    """Return whether filters of one group are so many that integers are faster than floats."""
-    return groups == 1 or filters // groups >= 16
 
 
 OPS = (_Quantize(),)

@@ -2,17 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from equalbits.runtime import op_specs
-from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors, per_axis
-
-if TYPE_CHECKING:
-    from equalbits.runtime.export.graph import ExportGraph, Node
-    from equalbits.runtime.lower import Lowering
-    from equalbits.runtime.network import Operation
+from equalbits.runtime.export_graph import ExportGraph, Node
+from equalbits.runtime.lower import Lowering
+from equalbits.runtime.op_specs import Floats, Operation, OpSpec, Setting, Settings, Shape, Shapes, Tensors, per_axis
 
 _REQUIRED_LIST = Setting(op_specs.counts, required=True)
 
@@ -32,7 +29,7 @@ class _Concat(OpSpec):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return np.concatenate(values, axis=1)
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         sources = [(lowering.as_real(value), value) for value in operation.inputs]
         target, after = lowering.write_real(place + 1), lowering.strides(place + 1)
         start = 0
@@ -41,7 +38,7 @@ class _Concat(OpSpec):
             lowering.plan.copy(source, target, part, (lowering.strides(value), after), (0, start * after[0]))
             start += part[0]
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         return graph.node("Concat", *graph.inputs(operation), axis=1)
 
 
@@ -61,10 +58,10 @@ class _Reshape(OpSpec):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return values[0].reshape(len(values[0]), *settings.get("shape", (-1,)))
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         lowering.real[place + 1] = lowering.reshape(operation.inputs[0], place + 1)
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         return graph.node("Reshape", *graph.inputs(operation), (-1, *shape))
 
 
@@ -94,12 +91,12 @@ class _Permute(OpSpec):
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
         return values[0].transpose(_with_batch(settings["axes"]))
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         source, apart = lowering.as_real(operation.inputs[0]), lowering.strides(operation.inputs[0])
         shape, moved = lowering.network.shapes[place + 1], tuple(apart[axis] for axis in operation.settings["axes"])
         lowering.plan.copy(source, lowering.write_real(place + 1), shape, (moved, lowering.strides(place + 1)))
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         return graph.node("Transpose", *graph.inputs(operation), perm=_with_batch(operation.settings["axes"]))
 
 
@@ -126,7 +123,7 @@ class _ChannelShuffle(OpSpec):
         grouped = values[0].reshape(batch, settings["groups"], channels // settings["groups"], *rest)
         return grouped.swapaxes(1, 2).reshape(values[0].shape)
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         source, shape = lowering.as_real(operation.inputs[0]), lowering.network.shapes[place + 1]
         groups, part = operation.settings["groups"], shape[0] // operation.settings["groups"]
         both = (lowering.strides(operation.inputs[0]), lowering.strides(place + 1))
@@ -136,7 +133,7 @@ class _ChannelShuffle(OpSpec):
         )
         lowering.plan.copy(source, lowering.write_real(place + 1), (groups, part, *shape[1:]), moved)
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         (channels, *rest), groups = shape, operation.settings["groups"]
         apart = graph.node("Reshape", *graph.inputs(operation), (-1, groups, channels // groups, *rest))
         interleaved = graph.node("Transpose", apart, perm=[0, 2, 1, 3, 4])
@@ -161,7 +158,7 @@ class _Slice(OpSpec):
         ranges = zip(settings["start"], settings["stop"], settings["step"], strict=True)
         return values[0][(slice(None), *(slice(*entry) for entry in ranges))]
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         source, apart = lowering.as_real(operation.inputs[0]), lowering.strides(operation.inputs[0])
         settings, shape = operation.settings, lowering.network.shapes[place + 1]
         steps = tuple(step * far for step, far in zip(settings["step"], apart, strict=True))
@@ -169,7 +166,7 @@ class _Slice(OpSpec):
         target = lowering.write_real(place + 1)
         lowering.plan.copy(source, target, shape, (steps, lowering.strides(place + 1)), (offset, 0))
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         start, stop, step = (operation.settings[name] for name in ("start", "stop", "step"))
         return graph.node("Slice", *graph.inputs(operation), start, stop, range(1, len(start) + 1), step)
 
@@ -189,7 +186,7 @@ class _Pad(OpSpec):
         widths = ((0, 0), *zip(settings["before"], settings["after"], strict=True))
         return np.pad(values[0], widths, constant_values=np.float32(settings["value"]))
 
-    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+    def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         source, before = lowering.as_real(operation.inputs[0]), lowering.network.shapes[operation.inputs[0]]
         target, after = lowering.write_real(place + 1), lowering.strides(place + 1)
         offset = sum(start * far for start, far in zip(operation.settings["before"], after, strict=True))
@@ -197,7 +194,7 @@ class _Pad(OpSpec):
         lowering.plan.step("FILL", OUT=target, WEIGHT=fill)
         lowering.plan.copy(source, target, before, (lowering.strides(operation.inputs[0]), after), (0, offset))
 
-    def export(self, graph: "ExportGraph", operation: "Operation", shape: Shape) -> "Node":
+    def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         sizes = (0, *operation.settings["before"], 0, *operation.settings["after"])
         return graph.node("Pad", *graph.inputs(operation), sizes, operation.settings["value"])
 

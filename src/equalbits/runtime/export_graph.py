@@ -6,9 +6,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from equalbits.runtime.limits import LimitError, Limits
-from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.op_specs import Array, Shape
-from equalbits.runtime.ops import OPS
+from equalbits.runtime.network import Network
+from equalbits.runtime.op_specs import Array, Operation, Shape
 
 #: Output of a node: its name in ONNX, an object in OpenVINO.
 Node: TypeAlias = Any
@@ -45,7 +44,7 @@ class ExportGraph:
         """Add all operations; return the node of the last."""
         for place, operation in enumerate(self.network.operations):
             shape = self.network.shapes[place + 1]
-            self.values[place + 1] = OPS[operation.kind].export(self, operation, shape)
+            self.values[place + 1] = operation.spec.export(self, operation, shape)
         return self.values[len(self.network.operations)]
 
     def inputs(self, operation: Operation) -> list[Node]:
