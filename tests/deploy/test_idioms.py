@@ -56,6 +56,10 @@ SIGNS = {
     "a bool off a number": lambda _, x: 1.0 - 2.0 * (x < 0),
     "a bool added": lambda _, x: x + (x > 0),
     "whole numbers": lambda _, x: (x > 0).int() * 2 - 1.0,
+    "a product of bools": lambda _, x: ((x > -0.5) * (x < 1)).float(),
+    "both of two bools": lambda _, x: torch.where((x > -0.5) & ~(x >= 1), 1.0, -1.0),
+    "a bool moved": lambda _, x: torch.where((x > 0).flatten(1).reshape(x.shape), 2.0, -1.0),
+    "a bool of the batch folded": lambda _, x: (x.flatten(0, 1) > 0).float().reshape(x.shape),
     "edges <": lambda model, x: torch.where(model.edges < x, 1.0, -1.0),
     "edges <=": lambda model, x: torch.where(model.edges <= x, 1.0, -1.0),
     "edges >": lambda model, x: torch.where(model.edges > x, 1.0, -1.0),
@@ -94,7 +98,6 @@ REFUSED = [
         lambda _, x: x[:, 0] * x[:, :3],  # three images: torch repeats it along the channels
         r"layer 'mul' multiplies values of shape \(5, 6\) and \(3, 5, 6\): give both as many",
     ),
-    (lambda _, x: (x > 0) * (x < 1), "layer 'mul' needs a value computed from the image but gets a comparison"),
     (lambda _, x: x.half().float(), r"layer 'to' casts to torch\.float16, which rounds"),
     (lambda _, x: x.int().float(), r"layer 'to' casts to torch\.int32"),
     (lambda _, x: x.bool().float(), r"layer 'to' casts to torch\.bool"),

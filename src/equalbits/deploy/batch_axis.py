@@ -1,7 +1,7 @@
 """Values whose batch is not an axis of its own in front, as inside attention: moved to another place, or folded.
 
 Most rules know only values with the batch in front. The few that models apply in between say in a word
-(:attr:`Rule.batch <equalbits.deploy.tracer.Rule>`) what they do elsewhere:
+(:attr:`TraceRule.batch <equalbits.deploy.tracer.TraceRule>`) what they do elsewhere:
 
 * ``anywhere``: the same for any place of the batch, as functions of single numbers and products along the last axis;
 * ``axis``: the same along another axis than that of the batch; ``cut`` slices the axis, ``drop`` removes it;
@@ -17,14 +17,14 @@ from typing import Any
 
 from torch import Tensor
 
-from equalbits.deploy.traced_values import BatchView, Known, ThresholdComparison, Value
-from equalbits.deploy.tracer import Rule, Tracer
+from equalbits.deploy.traced_values import BatchView, Known, StepFunction, Value
+from equalbits.deploy.tracer import Tracer, TraceRule
 
 _WAY_OUT = "keep the batch in front, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
 _PRODUCTS = ("matmul.default", "mm.default", "bmm.default")
 
 
-def apply_rule(tracer: Tracer, rule: Rule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
+def apply_rule(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Apply a rule, wherever the batch of its arguments and of its output is."""
     views = [known for known in _flatten(arguments) if isinstance(known, BatchView)]
     if not views:
@@ -38,7 +38,7 @@ def apply_rule(tracer: Tracer, rule: Rule, arguments: Sequence[Any], options: Ma
     raise tracer.refuse(f"does {tracer.operation} on values whose batch axes are in different places: {_WAY_OUT}")
 
 
-def _plain(tracer: Tracer, rule: Rule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
+def _plain(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Apply a rule to values with the batch in front, which a reshape or a permutation may move or fold."""
     if arguments and isinstance(arguments[0], Value):
         view = BatchView(arguments[0])
@@ -84,7 +84,7 @@ def _at(value: Value, place: int, *, folded: bool) -> Known:
     return BatchView(value, place, folded) if place or folded else value
 
 
-def _folded(tracer: Tracer, rule: Rule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
+def _folded(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Apply a rule as if the folded axis were two: the batch, and an axis of the value."""
     shape, given, how = tracer.shape or (), list(arguments), rule.batch
     view = next(known for known in _flatten(given) if isinstance(known, BatchView))
@@ -118,7 +118,7 @@ def _folded(tracer: Tracer, rule: Rule, arguments: Sequence[Any], options: Mappi
     return _rewrap(made)
 
 
-def _pool(tracer: Tracer, rule: Rule, value: Value, rest: Sequence[Any], options: Mapping[str, Any]) -> Known:
+def _pool(tracer: Tracer, rule: TraceRule, value: Value, rest: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Pool each part of an image."""
     parts, channels, *sizes = value.shape
     *_, rows, columns = tracer.shape or ()
@@ -140,7 +140,7 @@ def _behind_batch(tracer: Tracer, axes: object, view: BatchView) -> object:
     return [_behind_batch(tracer, axis, view) for axis in axes] if isinstance(axes, list | tuple) else axes
 
 
-def _moved(tracer: Tracer, rule: Rule, view: BatchView, rest: Sequence[Any], options: Mapping[str, Any]) -> Known:
+def _moved(tracer: Tracer, rule: TraceRule, view: BatchView, rest: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Apply a rule with the batch in front, and put it back to its place."""
     place, rest = view.axis, [*rest]
     if tracer.operation == "permute.default":
@@ -170,7 +170,7 @@ def _moved(tracer: Tracer, rule: Rule, view: BatchView, rest: Sequence[Any], opt
     return _at(made, place, folded=view.folded) if isinstance(made, Value) else made
 
 
-def _multiply_from_left(tracer: Tracer, rule: Rule, matrices: Tensor, view: BatchView) -> Known:
+def _multiply_from_left(tracer: Tracer, rule: TraceRule, matrices: Tensor, view: BatchView) -> Known:
     """Multiply constant matrices by a value: the transposed product from the right, transposed again."""
     *lead, rows, columns = tracer.shape or ()
     turned = [*range(len(lead)), len(lead) + 1, len(lead)]
@@ -194,6 +194,6 @@ def _unwrap(known: Any) -> Any:
 def _rewrap(made: Known | tuple[Known, ...]) -> Known:
     if isinstance(made, tuple):
         return tuple(map(_rewrap, made))  # type: ignore[return-value]
-    if isinstance(made, ThresholdComparison):
+    if isinstance(made, StepFunction):
         return replace(made, folded=True)
     return BatchView(made, folded=True) if isinstance(made, Value) else made

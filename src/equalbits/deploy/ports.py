@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from equalbits.deploy.graph import PackError
 from equalbits.deploy.traced_values import Known, Value
-from equalbits.deploy.tracer import RULES, Rule, Tracer
+from equalbits.deploy.tracer import RULES, Tracer, TraceRule
 from equalbits.runtime import Port
 
 #: Examples of a model: images, token ids, several tensors in order, or several by name.
@@ -34,7 +34,7 @@ def _integers(tracer: Tracer, value: Known, number: int) -> Value:
     return made
 
 
-RULES["equalbits.integers.default"] = Rule(_integers)
+RULES["equalbits.integers.default"] = TraceRule(_integers)
 
 
 class PortedForward:

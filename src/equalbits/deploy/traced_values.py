@@ -26,27 +26,11 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class ThresholdComparison:
-    """``value ≥ threshold`` where ``above``, else ``value < threshold``; ``strict`` means ``>`` and ``≤``.
-
-    ``folded``: the batch is folded with the first axis of the value, as in :class:`BatchView`.
-    """
-
-    value: Value
-    threshold: Tensor | float
-    above: bool
-    strict: bool
-    folded: bool = False
-
-    def __str__(self) -> str:
-        return "a comparison"
-
-
-@dataclass(frozen=True)
 class StepFunction:
-    """A piecewise constant function: ``value`` takes the next level at each threshold. A sign has one threshold.
+    """A piecewise constant function: ``value`` takes the next level at each threshold, as a sign or a comparison does.
 
-    The bool of a threshold says whether the threshold itself still has the lower level.
+    The bool of a threshold says whether the threshold itself still has the level before it. ``folded``: the batch is
+    folded with the first axis of the value, as in :class:`BatchView`.
     """
 
     value: Value
@@ -86,4 +70,4 @@ class BatchView:
 
 
 #: Argument of a rule: a value that depends on the image, or a constant.
-Known = Value | Mask | ThresholdComparison | StepFunction | Indices | Stacked | BatchView | Tensor | float | None
+Known = Value | Mask | StepFunction | Indices | Stacked | BatchView | Tensor | float | None

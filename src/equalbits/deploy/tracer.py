@@ -26,7 +26,7 @@ _PER_CHANNEL = ("affine", "prelu", "relu", "clamp", "sign", "add", "concat")
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-class Rule(NamedTuple):
+class TraceRule(NamedTuple):
     """Translation of an ATen operation: ``function`` adds the steps of a node to the tracer.
 
     ``batch`` says what it does where the batch is not in front, in a word that :mod:`equalbits.deploy.batch_axis`
@@ -39,7 +39,7 @@ class Rule(NamedTuple):
 
 
 #: Rules by name of the operation, as in ``"aten.relu.default"``. An operation with a rule is not decomposed.
-RULES: dict[str, Rule] = {}
+RULES: dict[str, TraceRule] = {}
 
 
 def rule(*names: str, batch: str = "", axes_at: int = 0) -> Callable[[_FunctionT], _FunctionT]:
@@ -53,7 +53,7 @@ def rule(*names: str, batch: str = "", axes_at: int = 0) -> Callable[[_FunctionT
             arguments = [tracer.value(known) if place in needed else known for place, known in enumerate(given)]
             return function(tracer, *arguments, **options)
 
-        made = Rule(with_values if needed else function, batch or ("axis" if axes_at else ""), axes_at)  # type: ignore[arg-type]
+        made = TraceRule(with_values if needed else function, batch or ("axis" if axes_at else ""), axes_at)  # type: ignore[arg-type]
         RULES.update({f"aten.{name}": made for name in names})
         return function
 

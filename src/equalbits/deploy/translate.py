@@ -13,7 +13,7 @@ from equalbits.deploy.fold_batch_norm import fold_batch_norms
 from equalbits.deploy.graph import Graph, PackError, drop_unused
 from equalbits.deploy.ops import RULES, comparison, elementwise
 from equalbits.deploy.torch_export import FROZEN, Frozen
-from equalbits.deploy.traced_values import BatchView, Indices, Known, Mask, StepFunction, ThresholdComparison, Value
+from equalbits.deploy.traced_values import BatchView, Indices, Known, Mask, StepFunction, Value
 from equalbits.deploy.tracer import Tracer
 
 _MULTIPLIES = ("aten.linear.default", "aten.convolution.default", "aten.conv2d.default", "aten.conv1d.default")
@@ -124,22 +124,18 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
 
     def read(argument: Node) -> Known:
         found = known[argument]
-        if rule.function is comparison.where:
+        if not isinstance(found, StepFunction) or rule.function in (comparison.where, comparison.logical_not):
             return found
-        if (
-            isinstance(found, ThresholdComparison)
-            and rule.function is not elementwise.copy
-            and tracer.dtype is not torch.bool
-        ):
-            found = comparison.where(tracer, found, 1.0, 0.0)  # torch computes with 0 and 1
-        if not isinstance(found, StepFunction):
+        if found.folded:
+            return BatchView(tracer.value(found), folded=True)
+        if rule.function is elementwise.copy:
             return found
-        return BatchView(tracer.value(found), folded=True) if found.folded else tracer.value(found)
+        return Mask(tracer.value(found)) if rule.function is comparison.logical_and else tracer.value(found)
 
     arguments, options = map_arg((node.args, node.kwargs), read)  # type: ignore[arg-type]
     made = apply_rule(tracer, rule, arguments, options)
-    masked = tracer.dtype is torch.bool and any(isinstance(known[read], Mask) for read in node.all_input_nodes)
-    return Mask(made) if masked and isinstance(made, Value) else made
+    from_bools = any(isinstance(known[read], Mask | StepFunction) for read in node.all_input_nodes)
+    return Mask(made) if from_bools and tracer.dtype is torch.bool and isinstance(made, Value) else made
 
 
 def _is_constant(known: Known | Iterable[Known]) -> bool:

@@ -6,17 +6,19 @@ from functools import partial
 from torch import Tensor
 
 from equalbits.deploy.ops.shape import expand_to
-from equalbits.deploy.traced_values import Known, Mask, StepFunction, ThresholdComparison, Value
+from equalbits.deploy.traced_values import Known, Mask, StepFunction, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 
-def _compare(tracer: Tracer, first: Known, second: Known, *, above: bool, strict: bool) -> ThresholdComparison:
-    """Compare a value with a constant threshold, on either side."""
-    if isinstance(second, Tensor | float | int):
-        return ThresholdComparison(tracer.value(first), second, above, strict)
-    if not isinstance(first, Tensor | float | int):
+def _compare(tracer: Tracer, first: Known, second: Known, *, above: bool, strict: bool) -> StepFunction:
+    """Compare a value with a constant threshold, on either side: a step from 0 to 1, or from 1 to 0."""
+    value, threshold = first, second
+    if isinstance(first, Tensor | float | int):  # t ≤ x is x ≥ t
+        value, threshold, above, strict = second, first, not above, not strict
+    if not isinstance(threshold, Tensor | float | int):
         raise tracer.refuse("compares with a value computed from the image: a packed network has constant thresholds")
-    return ThresholdComparison(tracer.value(second), first, not above, not strict)  # t ≤ x is x ≥ t
+    # x ≥ t and its negation x < t put the threshold above; x > t and x ≤ t put it below.
+    return StepFunction(tracer.value(value), ((threshold, strict),), (0.0, 1.0) if above else (1.0, 0.0))
 
 
 for _name, _above, _strict in (("ge", True, False), ("gt", True, True), ("lt", False, False), ("le", False, True)):
@@ -24,11 +26,11 @@ for _name, _above, _strict in (("ge", True, False), ("gt", True, True), ("lt", F
 
 
 @rule("bitwise_not.default", "logical_not.default")
-def logical_not(tracer: Tracer, condition: Known) -> ThresholdComparison:
+def logical_not(tracer: Tracer, condition: Known) -> StepFunction:
     """Negate a comparison."""
-    if not isinstance(condition, ThresholdComparison):
+    if not isinstance(condition, StepFunction):
         raise tracer.refuse("negates numbers as bools: compare them with a constant instead")
-    return replace(condition, above=not condition.above)
+    return replace(condition, levels=condition.levels[::-1])
 
 
 @rule("bitwise_and.Tensor", "logical_and.default")
@@ -57,18 +59,17 @@ def where(tracer: Tracer, condition: Known, yes: Known, no: Known) -> StepFuncti
         base = _number(tracer, no)
         made = expand_to(tracer, condition.value, tracer.output_shape())
         return tracer.affine(made, _number(tracer, yes) - base, base)
-    if not isinstance(condition, ThresholdComparison):
+    if not isinstance(condition, StepFunction):
         raise tracer.refuse("chooses between values by something other than a comparison with a constant")
-    high, low = (yes, no) if condition.above else (no, yes)
-    # x ≥ t and its negation x < t put the threshold above; x > t and x ≤ t put it below.
-    threshold = (condition.threshold, condition.strict)
+    low, high = (no, yes) if condition.levels[0] == 0 else (yes, no)
+    (threshold,) = condition.thresholds
     if isinstance(low, StepFunction) and low.value == condition.value:
         last = low.thresholds[-1][0]
         several = isinstance(last, Tensor) and last.numel() != 1
-        if not several and float(last) < _number(tracer, condition.threshold):
+        if not several and float(last) < _number(tracer, threshold[0]):
             more = (*low.thresholds, threshold), (*low.levels, _number(tracer, high))
             return StepFunction(low.value, *more, low.folded)
-    return StepFunction(condition.value, (threshold,), (_number(tracer, low), _number(tracer, high)), condition.folded)
+    return replace(condition, levels=(_number(tracer, low), _number(tracer, high)))
 
 
 def _number(tracer: Tracer, known: Known) -> float:

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.ops.comparison import where
 from equalbits.deploy.ops.shape import expand
-from equalbits.deploy.traced_values import Known, Mask, ThresholdComparison, Value
+from equalbits.deploy.traced_values import Known, Mask, StepFunction, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 Constant = Tensor | float | int
@@ -158,13 +157,16 @@ def hardtanh(tracer: Tracer, value: Value, low: float = -1.0, high: float = 1.0)
 
 @rule("clone.default", "alias.default", "detach.default", "_to_copy.default", batch="anywhere")
 def copy(tracer: Tracer, value: Known, **_: object) -> Value | Mask:
-    """Copy; a comparison cast to numbers is 0 and 1."""
-    if isinstance(value, ThresholdComparison):
-        return tracer.value(where(tracer, value, 1.0, 0.0))
+    """Copy, and cast where that does not round."""
     is_input = isinstance(value, Value) and value.number in tracer.graph.input_of  # an integer
     if tracer.dtype is torch.bool and isinstance(value, Value) and is_input:
         return Mask(tracer.add("clamp", tracer.add("mul", value, value), min=0.0, max=1.0))
-    exact = (tracer.dtype is torch.int64 and is_input) or (tracer.dtype is torch.bool and isinstance(value, Mask))
+    is_bool = isinstance(value, StepFunction) and {*value.levels} == {0.0, 1.0}
+    exact = (
+        is_bool
+        or (tracer.dtype is torch.int64 and is_input)
+        or (tracer.dtype is torch.bool and isinstance(value, Mask))
+    )
     if not exact and tracer.dtype not in (None, torch.float32, torch.float64):
         raise tracer.refuse(f"casts to {tracer.dtype}, which rounds: remove the cast, packed values are float32")
     return tracer.value(value)
