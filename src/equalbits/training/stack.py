@@ -56,13 +56,16 @@ def train_stack(
 ) -> list[History]:
     """Train ``models[i]`` on ``loaders[i]`` with ``configs[i]`` for every i at once; return their histories.
 
-    The settings must agree in all that :func:`shared_settings` returns. If nets diverge, the others are trained to the
-    end, and then :class:`StackError` is raised. ``reporters[i]`` are called with the epochs of net i. All nets distil
-    from one ``teacher``. ``checkpoint`` is a file that the stack is saved to, and resumed from if it exists; SIGTERM,
-    SIGHUP and Ctrl-C then save and raise :class:`InterruptedTraining`. The state of a reporter with ``state_dict`` is
-    saved and restored with its net.
+    All have the same number of batches and the same :func:`shared_settings`. If nets diverge, the others are trained to
+    the end, and then :class:`StackError` is raised. ``reporters[i]`` are called with the epochs of net i. All nets
+    distil from one ``teacher``, which is none of them. ``checkpoint`` is a file that the stack is saved to, and resumed
+    from if it exists; SIGTERM, SIGHUP and Ctrl-C then save and raise :class:`InterruptedTraining`. The state of a
+    reporter with ``state_dict`` is saved and restored with its net.
     """
-    _check(models, loaders, configs, teacher)
+    if any(shared_settings(config) != shared_settings(configs[0]) for config in configs):
+        raise ValueError("nets of a stack may differ in seed, optimizer, schedule and loss: these differ in more")
+    if configs[0].distill.attention > 0:
+        raise ValueError("nets of a stack have no attention maps: set distill.attention=0, or train each alone")
     with (
         ExitStack() as losses_end,
         matmul_precision(configs[0].precision),
@@ -185,22 +188,6 @@ def _left_out_if_diverged(run: TrainingRun) -> Iterator[None]:
         yield
     except NonFiniteError as error:
         run.error = error
-
-
-def _check(
-    models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Sequence[TrainConfig], teacher: nn.Module | None
-) -> None:
-    if not len(models) == len(loaders) == len(configs) > 0:
-        raise ValueError(f"{len(models)} models, {len(loaders)} loaders, {len(configs)} configs: give one each per net")
-    batches = [len(loader) for loader in loaders]
-    if len(set(batches)) > 1:
-        raise ValueError(f"loaders of {batches} batches: nets of a stack need the same number")
-    if any(shared_settings(config) != shared_settings(configs[0]) for config in configs):
-        raise ValueError("nets of a stack may differ in seed, optimizer, schedule and loss: these differ in more")
-    if configs[0].distill.attention > 0:
-        raise ValueError("nets of a stack have no attention maps: set distill.attention=0, or train each alone")
-    if any(model is teacher for model in models):
-        raise ValueError("the teacher is a net of the stack: give another net")
 
 
 def _steps(active: Sequence[TrainingRun], graph: CudaGraphSteps | None) -> Iterator[None]:
