@@ -286,6 +286,19 @@ def test_invalid_images_are_named(packed, tmp_path, call):
         assert errors.startswith(f"equalbits run: {tmp_path / name}") and rule in errors
 
 
+def test_a_better_epoch_than_the_last_is_hinted_at(trained, tmp_path, call):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    facts = json.loads((run / "run.json").read_text())
+    for correct, hinted in ((facts["last"]["test"]["correct"], False), (facts["last"]["test"]["correct"] + 1, True)):
+        facts["best"]["test"]["correct"] = correct
+        (run / "run.json").write_text(json.dumps(facts))
+        for words in (("evaluate", run), ("pack", run, tmp_path / "net.ebits")):
+            code, _, errors = call(*words)
+            assert code == 0 and ("hint: --which best takes the best epoch" in errors) == hinted
+    assert "hint" not in call("evaluate", run, "--which", "best")[2]
+
+
 def test_packing_an_unfinished_run_is_reported(trained, tmp_path, call):
     out = tmp_path / "a"
     shutil.copytree(trained, out)

@@ -28,7 +28,7 @@ COMMANDS = {
     "run": "classify images with a packed file, without torch",
     "serve": "answer HTTP requests with a packed file, without torch",
     "bench": "measure the speed of a packed file",
-    "export": "export a packed file or run to ONNX or OpenVINO",
+    "export": "export a packed file or run to ONNX, OpenVINO, C or a web page",
     "download": "download a data set",
     "completion": "print a completion script for your shell",
 }

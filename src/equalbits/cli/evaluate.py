@@ -7,7 +7,7 @@ from pathlib import Path
 
 import equalbits as eb
 from equalbits.cli.arguments import add_data, add_device, add_json, add_which
-from equalbits.cli.pack import check_source
+from equalbits.cli.pack import check_source, print_best_hint
 from equalbits.cli.terminal import say
 
 
@@ -49,6 +49,8 @@ def run(options: argparse.Namespace) -> None:
         # With five classes or fewer every answer is in the top 5.
         top5 = f"; top 5 {score.accuracy_top5:.2f} %" if score.correct_top5 < score.total else ""
         say(f"{options.source} ({note}): {score}{top5}")
+        if source.is_dir() and options.which == "last":
+            print_best_hint(source)
 
 
 def _evaluate_packed(path: Path, root: Path | None, options: argparse.Namespace) -> tuple["eb.training.Score", str]:

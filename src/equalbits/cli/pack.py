@@ -62,6 +62,8 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(facts))
         return
     say(f"{line}\nsame class as the model for {same}\n{shares}")
+    if options.which == "last":
+        print_best_hint(source)
 
 
 def _float32_bytes(model: "nn.Module") -> int:
@@ -112,6 +114,17 @@ def _log_to_stderr() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+def print_best_hint(out: Path) -> None:
+    """Print a line where the best epoch of a finished run has a higher accuracy than the last one."""
+    try:
+        (_, last), (end, best) = eb.recipes.RunRecord.read(out / "run.json").scored
+    except (OSError, ValueError):  # not finished, diverged or damaged
+        return
+    if best.correct > last.correct:
+        chosen = f"epoch {end.epoch} had {best.accuracy:.2f} %, selected on these test images"
+        say(f"hint: --which best takes the best epoch instead: {chosen}", error=True)
 
 
 def check_source(path: Path, which: str) -> None:
