@@ -132,7 +132,7 @@ def test_the_option_wandb_logs_to_a_project(call, recipe: str, tmp_path: Path, m
         begun.append(settings)
         return types.SimpleNamespace(log=lambda values, step: steps.append(step))
 
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(login=lambda: True, init=init))
     assert call(*words, "--out", tmp_path / "a")[0] == 0
     assert [(settings["project"], settings["name"]) for settings in begun] == [("bits", "own")]
     assert steps == [1, 2]

@@ -48,7 +48,7 @@ def test_a_resumed_run_counts_from_its_checkpoint(tmp_path):
 def test_weights_and_biases_gets_them_and_a_real_network_has_none(tmp_path, monkeypatch):
     logged: list[dict[str, float]] = []
     run = types.SimpleNamespace(log=lambda values, step: logged.append(values))
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **settings: run))
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(login=bool, init=lambda **settings: run))
     for quantizer in ("bihalf", ""):
         out = tmp_path / f"run{quantizer}"
         out.mkdir()

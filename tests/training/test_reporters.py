@@ -119,7 +119,7 @@ def test_weights_and_biases_gets_the_curves_and_the_same_run_again(tmp_path: Pat
         started.append(settings)
         return types.SimpleNamespace(log=lambda values, step: logged.append((values, step)))
 
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(login=lambda: True, init=init))
     first = WeightsAndBiases(tmp_path, project="p", config={"epochs": 2})
     assert started == []  # nothing is begun before there is something to tell
     first(STEP)
@@ -133,9 +133,21 @@ def test_weights_and_biases_gets_the_curves_and_the_same_run_again(tmp_path: Pat
     assert logged[1][0]["test/accuracy"] == 25.0
 
 
+def test_a_missing_login_is_reported_before_training(tmp_path: Path, monkeypatch) -> None:
+    def login() -> None:
+        raise OSError("No API key configured. Use `wandb login` to log in.")
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(login=login, Error=OSError))
+    with pytest.raises(ValueError, match=r"Use `wandb login` to log in. To log into files, set WANDB_MODE=offline."):
+        WeightsAndBiases(tmp_path, project="p")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert WeightsAndBiases(tmp_path, project="p").run is None
+
+
 def test_weights_and_biases_keeps_no_partial_name_file(tmp_path: Path, monkeypatch, room_for) -> None:
     started: list[dict] = []
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **settings: started.append(settings)))
+    wandb = types.SimpleNamespace(login=lambda: True, init=lambda **settings: started.append(settings))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     with room_for(0), pytest.raises(OSError, match="wandb-id"):
         WeightsAndBiases(tmp_path)(RECORDS[0])
     assert started == [] and list(tmp_path.iterdir()) == []

@@ -94,6 +94,11 @@ class WeightsAndBiases:
     def __init__(self, folder: Path, **settings: Any) -> None:
         import wandb
 
+        if os.environ.get("WANDB_MODE", "online") == "online":
+            try:
+                wandb.login()  # before training, not after its first epoch
+            except wandb.Error as error:
+                raise ValueError(f"{error} To log into files, set WANDB_MODE=offline.") from None
         self.wandb, self.folder, self.settings = wandb, folder, settings
         self.run: Any = None
 
