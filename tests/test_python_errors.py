@@ -69,6 +69,18 @@ MISTAKES = {
     "a number of layers": (
         lambda: eb.binarize_(small_net(), eb.BiHalf(), where=3), "where=3 must be a policy such as all_layers, or names"
     ),
+    "the name of a model as a number": (lambda: eb.create_model(3), "model '3' is not known"),
+    "the name of a recipe as a number": (lambda: eb.get_recipe(3), "no recipe 3"),
+    "the name of an item as a number": (lambda: eb.reproduce(3, "runs/x"), "item '3' is not known"),
+    "weights of no layer": (lambda: eb.load_real(small_net(), {}), "has no weights for 0: use one of the same network"),
+    "weights into a directory": (lambda: eb.load_real("runs/a", {}), "load it with eb.load_run('runs/a').model"),
+    "a word as progress": (lambda: eb.set_progress(small_net(), "half"), "progress='half' is not a share of training"),
+    "a shape as example": (
+        lambda: eb.binarize_(small_net(), eb.BiHalf(), example=(1, 3, 8, 8)), "give a batch of inputs, as in torch."
+    ),
+    "a mean as preprocessing": (
+        lambda: eb.pack(small_net(), IMAGES, preprocessing=0.5), "give equalbits.deploy.Preprocessing(mean=…, std=…)"
+    ),
 }  # fmt: skip
 
 

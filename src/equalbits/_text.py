@@ -22,7 +22,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ValueError:
     >>> unknown_name("fruit", "aple", ["apple", "pear"])
     ValueError("fruit 'aple' is not known: did you mean 'apple'? There are: 'apple', 'pear'")
     """
-    names, name = sorted(known), bounded(name, 200)
+    names, name = sorted(known), bounded(str(name), 200)
     if not names:
         return ValueError(f"{kind} {name!r} is not known: there is none to give")
     nearest = nearest_name(name, names)
@@ -36,7 +36,7 @@ def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     >>> nearest_name("conv3", ["conv2", "resnet18"]), nearest_name("vgg", ["conv2", "resnet18"])
     ('conv2', None)
     """
-    names, name = sorted(known), name.lower()
+    names, name = sorted(known), str(name).lower()
     near = get_close_matches(name, names, n=max(1, len(names)), cutoff=cutoff)
     return max(sorted(near), key=lambda other: SequenceMatcher(None, other, name).ratio(), default=None)
 

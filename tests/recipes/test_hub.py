@@ -62,6 +62,26 @@ def test_uploading_creates_the_repository_and_sends_the_files(run, tmp_path, mon
     assert all(torch.equal(value, run.model.state_dict()[name]) for name, value in loaded.state_dict().items())
 
 
+def test_an_unreachable_hub_is_reported_in_one_line(run, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def refuse(*_, **__):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(hub, "snapshot_download", refuse)
+    monkeypatch.setattr(hub.HfApi, "create_repo", refuse)
+    with pytest.raises(ValueError, match=r"^me/net could not be loaded from the Hub: no route to host$"):
+        eb.from_pretrained("me/net")
+    with pytest.raises(ValueError, match=r"^me/net could not be uploaded to the Hub: no route to host$"):
+        eb.push_to_hub(run.out, "me/net")
+
+
+def test_a_file_is_no_place_to_save_a_run_in(run, tmp_path):
+    (tmp_path / "net").write_text("")
+    with pytest.raises(ValueError, match=r"net is a file: give a directory"):
+        eb.save_pretrained(run, tmp_path / "net")
+
+
 @pytest.mark.parametrize("config", ["", "[]", "{}", '{"recipe": 1, "images": 2}'])
 def test_a_damaged_config_is_refused_in_one_line(saved, config):
     (saved / "config.json").write_text(config)

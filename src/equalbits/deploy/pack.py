@@ -155,6 +155,8 @@ def _calibration_images(calibration: Tensor | Array | None, network: Network, ex
 def _header(class_names: Iterable[str] | None, preprocessing: Preprocessing) -> Header:
     if isinstance(class_names, str) or not isinstance(class_names, Iterable | None):  # a str is an iterable of letters
         raise PackError(f"class_names={class_names!r}: give a name per class, as in ['cat', 'dog']")
+    if not isinstance(preprocessing, Preprocessing):
+        raise PackError(f"preprocessing={preprocessing!r}: give equalbits.deploy.Preprocessing(mean=…, std=…)")
     return {
         "classes": () if class_names is None else tuple(class_names),
         "mean": _floats("mean", preprocessing.mean),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from equalbits._text import html_table
 from equalbits.models.timm_models import PREFIX, timm_creator
+from equalbits.nn import check_module
 from equalbits.runtime import find_checkpoint
 
 _NONE = torch.empty(0)
@@ -49,12 +50,13 @@ def load_real(model: nn.Module, source: nn.Module | Mapping[str, Tensor] | str |
     >>> print(load_real(model, real))
     1 module got weights, 2 are new: 1, 2
     """
+    check_module(model)
     theirs, ours = _groups(_state_dict(source)), _groups(model.state_dict())
     pairs = {name: name for name, own in ours.items() if name in theirs and _fits(own, theirs[name])}
     if 2 * _count(ours, pairs) < _count(ours, ours):
         pairs = _by_order(ours, theirs)
         layers = [name for name, group in ours.items() if group.get("weight", _NONE).dim() > 1]
-        if missing := [name for name in layers[1:-1] if name not in pairs]:
+        if missing := [name for name in (layers[1:-1] if pairs else layers) if name not in pairs]:
             raise ValueError(f"{_name(source)} has no weights for {missing[0]}: use one of the same network")
     state = {
         f"{name}.{part}".lstrip("."): theirs[other][part]

@@ -79,7 +79,7 @@ def model_options(name: str) -> dict[str, Any]:
 
 def model_builder(name: str) -> Callable[..., nn.Module]:
     """Return the function that creates the network ``name``."""
-    if name.startswith(PREFIX):
+    if isinstance(name, str) and name.startswith(PREFIX):
         return timm_builder(name)
     if name not in _BUILDERS:
         raise unknown_name("model", name, _BUILDERS)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from equalbits._text import bounded
 from equalbits.nn.binary_layer import BinaryLayer, evaluation_mode, loses_input
 
 #: A batch of inputs, several inputs, or inputs by name: ``model(example)``, ``model(*example)``, ``model(**example)``.
@@ -100,6 +101,8 @@ def watch_forward(model: nn.Module, example: Example) -> Observed:
 
 def run_in_eval(model: nn.Module, example: Example) -> None:
     """Call ``model`` on ``example`` in eval mode without gradients, and restore its modes."""
+    if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(example)):
+        raise ValueError(f"example={bounded(repr(example))}: give a batch of inputs, as in torch.randn(1, 3, 32, 32)")
     with evaluation_mode(model), torch.no_grad():
         if isinstance(example, Mapping):
             model(**example)

@@ -26,8 +26,8 @@ def set_progress(model: nn.Module, progress: float) -> None:
     tensor(0.2500)
     """
     check_module(model)
-    if not 0 <= progress <= 1:
-        raise ValueError(f"progress={progress} is not a share of training: it must lie in [0, 1]")
+    if issubclass(type(progress), str) or not 0 <= progress <= 1:
+        raise ValueError(f"progress={progress!r} is not a share of training: it must lie in [0, 1]")
     quantizers: set[nn.Module] = set()  # other modules may have a buffer of that name, too
     for module in model.modules():
         if isinstance(module, Quantizer):

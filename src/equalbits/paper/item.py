@@ -137,7 +137,7 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
     ``settings`` are those of :class:`Options`, as in ``reproduce("fig2", "runs/fig2", quick=True, device="cpu")``.
     The directory then holds result.json, plots as PNG and SVG, claims.md and claims.json, and the runs.
     """
-    item = get_item(item) if isinstance(item, str) else item
+    item = item if isinstance(item, Item) else get_item(item)
     options = options or Options(**settings)
     own, grid = split(options.settings, options.grid, whole=item.grid, item=item.name)
     options = replace(options, settings=own, grid=grid, seeds=tuple(dict.fromkeys(options.seeds)))

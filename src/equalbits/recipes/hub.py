@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,6 +42,8 @@ def save_pretrained(run: TrainedRun | Path | str, folder: Path | str, *, which: 
         )
     run = run if isinstance(run, TrainedRun) else load_run(run, which=which)
     folder, images = Path(folder), DataSpec.read(run.out / "model.json")
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: give a directory, new or of an earlier save_pretrained")
     recipe = replace(run.recipe, model=replace(run.recipe.model, init_from=""))  # a path of this machine
     facts = {
         "library_name": "equalbits",
@@ -62,8 +65,9 @@ def from_pretrained(source: Path | str, *, revision: str | None = None) -> nn.Mo
     if not folder.is_dir():
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", os.fspath(source)):
             raise ValueError(f"{source} does not exist: give a directory of save_pretrained, or OWNER/NAME on the Hub")
-        download = _hub().snapshot_download
-        folder = Path(download(os.fspath(source), revision=revision, allow_patterns=[_CONFIG, _WEIGHTS]))
+        with _hub_errors(f"{source} could not be loaded from the Hub") as hub:
+            found = hub.snapshot_download(os.fspath(source), revision=revision, allow_patterns=[_CONFIG, _WEIGHTS])
+        folder = Path(found)
     path = folder / _CONFIG
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -91,22 +95,28 @@ def push_to_hub(
     run: TrainedRun | Path | str, repo_id: str, *, which: str = "last", private: bool = False, token: str | None = None
 ) -> str:
     """Upload a run as :func:`save_pretrained` writes it to ``OWNER/NAME`` on the Hub; return the address."""
-    api = _hub().HfApi(token=token)
     with TemporaryDirectory() as folder:
         save_pretrained(run, folder, which=which)
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        api.upload_folder(
-            repo_id=repo_id, folder_path=folder, commit_message=f"Upload by equalbits {equalbits.__version__}"
-        )
+        with _hub_errors(f"{repo_id} could not be uploaded to the Hub") as hub:
+            api = hub.HfApi(token=token)
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            api.upload_folder(
+                repo_id=repo_id, folder_path=folder, commit_message=f"Upload by equalbits {equalbits.__version__}"
+            )
     return f"https://huggingface.co/{repo_id}"
 
 
-def _hub() -> Any:
+@contextmanager
+def _hub_errors(failure: str) -> Iterator[Any]:
+    """Yield the package ``huggingface_hub``; report its errors and those of the network in one line."""
     try:
         import huggingface_hub
     except ImportError as error:
         raise ValueError(f"the Hub needs huggingface_hub ({error}): {install_hint('hub')}") from None
-    return huggingface_hub
+    try:
+        yield huggingface_hub
+    except Exception as error:  # its client and the library below it have many kinds
+        raise ValueError(f"{failure}: {bounded(' '.join(str(error).split()), 300)}") from error
 
 
 def _card(run: TrainedRun, images: DataSpec, which: str) -> Iterator[str]:
