@@ -1,11 +1,9 @@
 """Plots are legible: labels, ticks, titles and legends do not collide."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -59,15 +57,13 @@ def test_a_title_fits_the_width_of_its_plot() -> None:
             assert figure.get_suptitle().replace("\n", " ") == title
 
 
-def test_histograms_of_runs_have_whole_ticks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shown: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: shown.append(figure))
+def test_histograms_of_runs_have_whole_ticks() -> None:
     score = {"correct": 70, "total": 100, "loss_sum": 90.0}
     case = {"runs": [{"last": {"train": score, "test": score}}]}
     methods = dict.fromkeys(fig4_repetitions.COMPARED, case)
-    fig4_repetitions.draw({"quick": True, "title": "", "seeds": [0], "methods": methods}, tmp_path)
-    drawn(shown[0])
-    assert all(tick == int(tick) for axes in shown[0].axes[:4] for tick in axes.get_yticks())
+    figure = fig4_repetitions.draw({"quick": True, "title": "", "seeds": [0], "methods": methods})
+    drawn(figure)
+    assert all(tick == int(tick) for axes in figure.axes[:4] for tick in axes.get_yticks())
 
 
 def test_figure_8_marks_nets_that_did_not_learn_and_leaves_them_out_of_the_curve() -> None:

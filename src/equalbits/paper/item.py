@@ -15,6 +15,7 @@ from typing import Any
 
 from equalbits._claim import HEADER, Claim
 from equalbits._files import write_atomically
+from equalbits._plotting import Figure, save_figure
 from equalbits._text import markdown_table, unknown_name
 from equalbits.paper.claims import correct
 from equalbits.paper.grid_parameters import Grid, command, deciding_settings, split
@@ -78,7 +79,7 @@ class Item:
     """A figure or table of the paper.
 
     - ``measure(out, options)``: train with ``options.seeds`` and return the measurements
-    - ``draw(result, out)``: plot them
+    - ``draw(result)``: plot them
     - ``claims(result)``: compare them with the paper, a row per claim; :meth:`compare` corrects the tests of all rows
     - ``needs``: data sets of the full version; empty where there are none
     - ``grid``: grid parameters and their values
@@ -92,7 +93,7 @@ class Item:
     title: str
     needs: str
     measure: Callable[[Path, Options], Result]
-    draw: Callable[[Result, Path], None]
+    draw: Callable[[Result], Figure]
     claims: Callable[[Result], list[Claim]]
     grid: Grid = field(default_factory=dict)
     uneven: tuple[str, ...] = ()
@@ -150,7 +151,7 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
         known = _known(item, out / "result.json", options)
         result = known or _measured(item, out, options)
         with from_file(item, out / "result.json") if known else nullcontext():
-            item.draw(result, out)
+            save_figure(item.draw(result), out, item.name)
             claims = item.compare(result)
             _write_claims(item, claims, result, out)
     return claims

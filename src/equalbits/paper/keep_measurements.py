@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from equalbits._files import write_atomically
+from equalbits._plotting import save_figure
 from equalbits.paper.grid_parameters import deciding_settings
 from equalbits.paper.item import Item, from_file, get_item, read_result
 from equalbits.paper.measurement_cost import cost, count_trained
@@ -71,7 +72,7 @@ def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], 
                 log(f"{path} is merged with this measurement")
     with from_file(item, source), TemporaryDirectory() as drawn:
         item.compare(result)  # raise now for counts that no claim can be made of
-        item.draw(result, Path(drawn))
+        save_figure(item.draw(result), Path(drawn), item.name)
         plot = (Path(drawn) / f"{item.name}.png").read_bytes()
     write_atomically(plots / f"{item.name}.png", plot)
     write_atomically(path, (readable(kept) + "\n").encode())

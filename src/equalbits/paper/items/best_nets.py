@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._claim import Claim
-from equalbits._plotting import heading, method_color, new_figure, panel, save_figure
+from equalbits._plotting import Figure, heading, method_color, new_figure, panel
 from equalbits._statistics import Sample
 from equalbits._toml import flatten
 from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, accuracies, decide_by_one_sample, score_of
@@ -101,7 +101,7 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot the seeds of each net as dots, their mean as a line and the published number as a dashed one."""
     nets = result["nets"]
     figure = new_figure(2 + 2.2 * len(nets), 4.2)
@@ -114,7 +114,7 @@ def draw(result: Result, out: Path) -> None:
             axes.annotate(f"{best:g} {method}", (at - 0.25, best), fontsize=8, va="bottom")
     axes.set_xticks(range(len(nets)), list(nets))
     axes.set_xlim(-0.6, len(nets) - 0.3)
-    save_figure(figure, out, "best")
+    return figure
 
 
 ITEM = Item(

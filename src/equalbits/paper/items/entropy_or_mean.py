@@ -9,7 +9,7 @@ good as one half, entropy is not what helps.
 from pathlib import Path
 
 from equalbits._claim import Claim
-from equalbits._plotting import heading, method_color, method_name, new_figure, panels, save_figure
+from equalbits._plotting import Figure, heading, method_color, method_name, new_figure, panels
 from equalbits.paper.claims import above, accuracies
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import by_method, item_cases, nest, quick_recipe, run_cases
@@ -74,7 +74,7 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot a panel per net and form, with the seeds as dots and their mean as a line."""
     cases = {
         f"{net.capitalize()}, {form}": by_method(cases)
@@ -89,7 +89,7 @@ def draw(result: Result, out: Path) -> None:
             draw_scores(axes, at, accuracies(case), method_color(method.partition(":")[0]))
         axes.set_xticks(range(len(methods)), [_label(method) for method in methods], fontsize=8)
         axes.set_xlim(-0.6, len(methods) - 0.1)
-    save_figure(figure, out, result["item"])
+    return figure
 
 
 def _label(method: str) -> str:

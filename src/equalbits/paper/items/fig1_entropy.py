@@ -15,17 +15,7 @@ from pathlib import Path
 from torch import nn
 
 from equalbits._claim import Claim, signed
-from equalbits._plotting import (
-    Figure,
-    SubplotSpec,
-    heading,
-    legend,
-    method_color,
-    method_name,
-    new_figure,
-    panel,
-    save_figure,
-)
+from equalbits._plotting import Figure, SubplotSpec, heading, legend, method_color, method_name, new_figure, panel
 from equalbits._statistics import Sample
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
@@ -142,7 +132,7 @@ def _mean(found: Result) -> float:
     return statistics.fmean(value for layer in channel_entropies(found["layers"]) for value in layer)
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot the weights over epochs (left) and the channels of each layer as boxes (right), where measured."""
     widths = [share for name, share in zip(PARTS, (2, 3), strict=True) if result[name]]
     figure = new_figure(2.6 * sum(widths), 5.2, title=heading(result))
@@ -151,7 +141,7 @@ def draw(result: Result, out: Path) -> None:
         _draw_weights(figure, grid[0], result)
     if result["activations"]:
         _draw_activations(figure, grid[-1], result)
-    save_figure(figure, out, "fig1")
+    return figure
 
 
 def _draw_weights(figure: Figure, place: SubplotSpec, result: Result) -> None:

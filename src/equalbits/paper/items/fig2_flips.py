@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._claim import Claim
-from equalbits._plotting import DOWN, GAP, UP, Axes, heading, legend, method_name, new_figure, panel, save_figure
+from equalbits._plotting import DOWN, GAP, UP, Axes, Figure, heading, legend, method_name, new_figure, panel
 from equalbits.analysis import FlipSeries, FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import counted
@@ -122,7 +122,7 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot a row per method: flips per step, accumulated flips, and their difference."""
     figure = new_figure(15, 8, title=heading(result, f"Flips of filter {result['index']} of {result['layer']}"))
     grid = figure.add_gridspec(len(result["methods"]), 3)
@@ -151,7 +151,7 @@ def draw(result: Result, out: Path) -> None:
         if row == 0:
             legend(axes[1], loc="upper left")
         first = [old or new for old, new in zip(first, axes, strict=True)]
-    save_figure(figure, out, "fig2")
+    return figure
 
 
 ITEM = Item(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._claim import Claim, signed
-from equalbits._plotting import GAP, UP, heading, legend, new_figure, panel, save_figure, shades
+from equalbits._plotting import GAP, UP, Figure, heading, legend, new_figure, panel, shades
 from equalbits._statistics import kendall
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
@@ -182,7 +182,7 @@ def _shown(value: float) -> str:
 _LABELS = {"constant": "constant learning rate", "cosine": "cosine schedule"}
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot the five panels, and the legend in the sixth place."""
     figure = new_figure(13, 7.5, title=heading(result))
     names = {
@@ -222,7 +222,7 @@ def draw(result: Result, out: Path) -> None:
     beside = figure.add_subplot(2, 3, 6)
     beside.set_axis_off()
     beside.legend(*axes["d"].get_legend_handles_labels(), frameon=False, loc="center", ncols=-(-len(decays) // 8))
-    save_figure(figure, out, "fig3")
+    return figure
 
 
 ITEM = Item(

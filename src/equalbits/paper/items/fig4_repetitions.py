@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from equalbits._claim import Claim, signed
-from equalbits._plotting import METHOD_NAMES, heading, legend, method_color, method_name, new_figure, panel, save_figure
+from equalbits._plotting import METHOD_NAMES, Figure, heading, legend, method_color, method_name, new_figure, panel
 from equalbits._statistics import Sample
 from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, CaseCounts, decide_by_welch, undecided
 from equalbits.paper.item import Item, Options, Result
@@ -86,7 +86,7 @@ def _describe_diverged(result: Result) -> str:
     return f"; {', '.join(words)}" if words else ""
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot four histograms, and the sorted training losses."""
     figure = new_figure(16, 3.8, title=heading(result, f"Conv2, {len(result['seeds'])} seeds each"))
     for place, (split, what, _) in enumerate(PANELS, start=1):
@@ -108,7 +108,7 @@ def draw(result: Result, out: Path) -> None:
         losses = sorted(values(case, "train", "loss"))
         axes.plot(range(1, len(losses) + 1), losses, color=method_color(method), marker=".", label=METHOD_NAMES[method])
     legend(axes)
-    save_figure(figure, out, "fig4")
+    return figure
 
 
 ITEM = Item(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from equalbits._claim import Claim
-from equalbits._plotting import GAP, UP, heading, legend, mean_and_range, new_figure, panels, save_figure
+from equalbits._plotting import GAP, UP, Figure, heading, legend, mean_and_range, new_figure, panels
 from equalbits.paper.claims import CaseCounts, above, accuracies, best_key, score_of
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, item_recipes, nest, quick_recipe, run_cases
@@ -75,7 +75,7 @@ _COLOURS = {"literal": GAP, "with batch norm": UP}
 _LABELS = {"literal": "no batch norm (paper)", "with batch norm": "with batch norm"}
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot a panel per data set, with means and ranges for both forms."""
     figure = new_figure(1 + 5.5 * len(result["data"]), 4.4, title=heading(result))
     titles = [f"Conv2 on {data}" for data in result["data"]]
@@ -89,7 +89,7 @@ def draw(result: Result, out: Path) -> None:
                     axes.annotate("×", (share, 0.02), xycoords=("data", "axes fraction"), color=colour, ha="center")
         axes.axvline(0.5, color="black", linestyle=":", linewidth=1)
         legend(axes, loc="upper right")
-    save_figure(figure, out, "fig5")
+    return figure
 
 
 ITEM = Item(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits._claim import Claim
-from equalbits._plotting import GAP, UP, Axes, Figure, legend, new_figure, panel, save_figure
+from equalbits._plotting import GAP, UP, Axes, Figure, legend, new_figure, panel
 from equalbits.paper.claims import counted, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published_numbers import TOY, TOY_BOUNDARIES
@@ -152,7 +152,7 @@ def _row(counts: Sequence[int]) -> str:
     return ", ".join(map(str, counts))
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot all boundaries, those that bi-half keeps and loses, and the counts by number of negatives."""
     figure = new_figure(12.5, 4.7)
     half, found, combinations = PARAMETERS // 2, result["boundaries"], result["combinations"]
@@ -169,7 +169,7 @@ def draw(result: Result, out: Path) -> None:
     _contours(axes, kept, GAP, 0.5)
     _contours(axes, lost, "black", 0.9)
     _counts(figure, result)
-    save_figure(figure, out, "fig6")
+    return figure
 
 
 def _counts(figure: Figure, result: Result) -> None:

@@ -7,7 +7,7 @@ activations are binarized by the sign with a clipped gradient; IR-Net's by its o
 from pathlib import Path
 
 from equalbits._claim import Claim
-from equalbits._plotting import heading, legend, method_color, method_name, new_figure, panel, save_figure
+from equalbits._plotting import Figure, heading, legend, method_color, method_name, new_figure, panel
 from equalbits.paper.claims import above, accuracies
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_methods
@@ -66,7 +66,7 @@ def claims(result: Result) -> list[Claim]:
     ]
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot a group of bars per net, a bar per method."""
     nets = result["nets"]
     figure = new_figure(max(7.5, 2 + 1.7 * len(nets)), 4.2)
@@ -83,7 +83,7 @@ def draw(result: Result, out: Path) -> None:
     axes.margins(y=0.2)
     axes.set_xticks(range(len(nets)), list(nets))
     legend(axes, ncols=3, loc="upper left")
-    save_figure(figure, out, result["item"])
+    return figure
 
 
 ITEM = Item(

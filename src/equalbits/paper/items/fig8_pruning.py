@@ -15,16 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from equalbits._claim import Claim
-from equalbits._plotting import (
-    Axes,
-    heading,
-    mean_and_range,
-    method_color,
-    method_name,
-    new_figure,
-    panels,
-    save_figure,
-)
+from equalbits._plotting import Axes, Figure, heading, mean_and_range, method_color, method_name, new_figure, panels
 from equalbits.paper.claims import CaseCounts, above, accuracies, best_key, guesses
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_cases
@@ -153,7 +144,7 @@ def _draw_rule(
     crosses.set_in_layout(False)  # which takes the sparsity for a distance
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot a panel per net, two in a row, and a curve per rule; crosses at the bottom mark nets that did not learn."""
     nets = result["nets"]
     rows = -(-len(nets) // 2)
@@ -167,7 +158,7 @@ def draw(result: Result, out: Path) -> None:
     (handles["did not learn, some or all of the seeds"],) = figure.axes[0].plot([], [], "x", color="#5b6470")
     place = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": 9}
     figure.legend(list(handles.values()), list(handles), **place)
-    save_figure(figure, out, "fig8")
+    return figure
 
 
 ITEM = Item(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._claim import Claim
-from equalbits._plotting import heading, legend, method_color, method_name, new_figure, panel, save_figure
+from equalbits._plotting import Figure, heading, legend, method_color, method_name, new_figure, panel
 from equalbits.analysis import binary_layers
 from equalbits.paper.claims import CaseCounts, above, accuracies
 from equalbits.paper.item import Item, Options, Result
@@ -117,7 +117,7 @@ def claims(result: Result) -> list[Claim]:
     return [*rows, above(f"bi-half above Sign at its nearest flip rate ({where})", half, sign[nearest])]
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot accuracy over flip rate, a curve per method and a point per learning rate."""
     figure = new_figure(8, 4.6)
     x, y = "flips per million bits and step", "test accuracy, %"
@@ -133,7 +133,7 @@ def draw(result: Result, out: Path) -> None:
             axes.plot([flips] * len(scores), scores, ".", color=color, alpha=0.5)
             axes.annotate(f"{rate:g}", (flips, max(scores)), xytext=(0, 5), textcoords="offset points", fontsize=8)
     legend(axes, title="learning rate at each point")
-    save_figure(figure, out, result["item"])
+    return figure
 
 
 ITEM = Item(

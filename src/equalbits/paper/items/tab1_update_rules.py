@@ -14,18 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._claim import Claim, signed
-from equalbits._plotting import (
-    DOWN,
-    UP,
-    Axes,
-    heading,
-    legend,
-    method_color,
-    method_name,
-    new_figure,
-    panel,
-    save_figure,
-)
+from equalbits._plotting import DOWN, UP, Axes, Figure, heading, legend, method_color, method_name, new_figure, panel
 from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
 from equalbits.paper.claims import accuracy, counted, undecided
@@ -144,7 +133,7 @@ def _accuracy(found: Result) -> float:
     return accuracy(found["epochs"][-1]["test"])
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot flips by direction, filters at half, test accuracy and, where they are kept, flips over the steps."""
     rules = result["rules"]
     names, places = [method_name(method).replace(" (", "\n(") for method in rules], range(len(rules))
@@ -170,7 +159,7 @@ def draw(result: Result, out: Path) -> None:
         _draw_curves(
             panel(figure, (1, 4, 4), x="step", y="share of all weights that flip per step", yscale="log"), rules
         )
-    save_figure(figure, out, "tab1")
+    return figure
 
 
 def _draw_curves(axes: Axes, rules: dict[str, dict[str, Any]]) -> None:

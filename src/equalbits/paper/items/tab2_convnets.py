@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from equalbits._claim import Claim
-from equalbits._plotting import Axes, heading, method_color, method_name, new_figure, panels, save_figure
+from equalbits._plotting import Axes, Figure, heading, method_color, method_name, new_figure, panels
 from equalbits.paper.claims import CaseCounts, above, above_published, accuracies, near
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
@@ -162,7 +162,7 @@ def compare_cells(
     return rows
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot the seeds as dots, their mean as a line, and the paper's mean ± deviation as a grey box."""
     width = 2.6 + sum(max(0.8 * len(cases), 2.2) for cases in result["nets"].values())
     figure, box = new_figure(width, 4.2, title=heading(result)), None
@@ -179,7 +179,7 @@ def draw(result: Result, out: Path) -> None:
         axes.set_xlim(-0.6, len(shown) - 0.1)
     if box is not None:
         figure.legend([box], ["paper ±"], loc="outside lower right", frameon=False)
-    save_figure(figure, out, result["item"])
+    return figure
 
 
 def draw_scores(axes: Axes, at: float, scores: list[float], colour: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from equalbits._claim import Claim
-from equalbits._plotting import heading, method_color, method_name, new_figure, panels, save_figure
+from equalbits._plotting import Figure, heading, method_color, method_name, new_figure, panels
 from equalbits.paper.claims import (
     ONE_SEED,
     SOME_DIVERGED,
@@ -113,7 +113,7 @@ def _against(net: str, method: str, case: CaseCounts, count: int) -> Claim:
     return replace(row, difference=gap, agrees=abs(round(gap, 2)) <= MARGIN, decided_by=test)
 
 
-def draw(result: Result, out: Path) -> None:
+def draw(result: Result) -> Figure:
     """Plot top-1 as bars, the paper's in grey and ours in color, and top-5 as marks."""
     nets = result["nets"]
     figure = new_figure(1.5 + 5.5 * len(nets), 4.6, title=heading(result))
@@ -132,7 +132,7 @@ def draw(result: Result, out: Path) -> None:
         axes.set_xlim(0, 100)
         axes.invert_yaxis()
     figure.supxlabel("bars: top-1; marks: top-5", fontsize=9)
-    save_figure(figure, out, "tab3")
+    return figure
 
 
 ITEM = Item(
