@@ -53,7 +53,7 @@ def test_without_ray_the_error_names_the_extra_and_nothing_is_written(tmp_path: 
 
 def test_a_node_gives_back_the_files_of_a_run_here(tmp_path: Path) -> None:
     files = on_node(planned())["files"]
-    Trainer(RunStore(tmp_path), Execution(device="cpu")).train([planned()], [], alone=True)
+    Trainer(RunStore(tmp_path), Execution(device="cpu")).train_alone(planned(), [])
     mine = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
     assert {name for name in files if "tensorboard" not in name} == {name for name in mine if "tensorboard" not in name}
     there, here = (json.loads(text) for text in (files["own/seed3/run.json"], mine["own/seed3/run.json"].read_text()))

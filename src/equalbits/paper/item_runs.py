@@ -31,21 +31,19 @@ _MAX_STACK = 16  # nets trained at once on a GPU
 Group = TypeVar("Group")
 
 
-def quick_recipe(net: str = "conv2", *, width: float = 0.125, **settings: Any) -> Recipe:
+def quick_recipe(
+    net: str = "conv2", *, width: float = 0.125, images: int = 4000, epochs: int = 2, input_quantizer: str = ""
+) -> Recipe:
     """Return a narrow net on the embedded data, scored at the end; a shallow one has no batch norm, as in the paper.
 
-    ``settings`` are a recipe's, with ``__`` for a dot.
-
-    >>> quick_recipe("conv2", data__limit=500).model.options
+    >>> quick_recipe("conv2", images=500).model.options
     {'width': 0.125, 'batch_norm': False}
     """
-    table = get_recipe("fashion-conv2").as_dict()
-    table["model"]["name"] = net
-    table["model"]["options"] = {"width": width, **({"batch_norm": False} if net.startswith("conv") else {})}
-    own = {"data.limit": 4000, "data.batch_size": 64, "epochs": 2, "speed": "plain"}
-    dotted = {name.replace("__", "."): value for name, value in settings.items()}
-    recipe = Recipe.from_dict(table).with_settings({**own, **dotted})
-    return recipe.with_settings({"evaluate_every": recipe.train.epochs})
+    model = {"model.name": net, "model.options.width": width, "model.input_quantizer": input_quantizer}
+    data = {"data.limit": images, "data.batch_size": 64}
+    training = {"epochs": epochs, "evaluate_every": epochs, "speed": "plain"}
+    recipe = get_recipe("fashion-conv2").with_settings(model | data | training)
+    return recipe.with_settings({"model.options.batch_norm": False}) if net.startswith("conv") else recipe
 
 
 def item_recipes(

@@ -20,7 +20,7 @@ def count_trained(out: Path) -> dict[str, Any]:
         "side_by_side": max((record.stacked_with for record in records if not record.diverged), default=0),
         "data": sorted({record.recipe.data.name for record in records}),
         "devices": sorted({record.device for record in records}),
-        "versions": sorted({" · ".join(f"{k} {v}" for k, v in record.versions.items()) for record in records}),
+        "versions": sorted({record.software for record in records}),
     }
 
 

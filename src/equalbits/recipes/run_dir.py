@@ -46,11 +46,7 @@ def check_run_dir(out: Path, recipe: Recipe, images: DataSpec, *, allow_changes:
     if checkpoint and written.exists():
         if not changes:
             changes = check_same_recipe(out, read_recipe(written), recipe, allow=allow_changes)
-        other = ""
-        with suppress(CheckpointError):  # a missing or damaged model.json is written again
-            other = DataSpec.read(out / "model.json").difference(images)
-        if other:
-            raise CheckpointError(f"{out} holds a run on {other}: use the same data to resume, or another --out")
+        check_same_images(out, images)
     for name in () if checkpoint or written.exists() else ("model.json", "history.jsonl", BEST):
         if (out / name).exists():
             raise ValueError(f"{out} holds a {name} that equalbits did not write: give --out another folder")
@@ -58,6 +54,17 @@ def check_run_dir(out: Path, recipe: Recipe, images: DataSpec, *, allow_changes:
     if alone and written.read_bytes() != recipe.to_toml().encode():  # a run killed early leaves this very recipe
         raise ValueError(f"{out} holds another recipe.toml: give --out another folder")
     return changes
+
+
+def check_same_images(out: Path, images: DataSpec, *, other: str = "") -> None:
+    """Raise where a run is on other images than these, or on those that ``other`` describes.
+
+    A missing or damaged model.json is written again.
+    """
+    with suppress(CheckpointError):
+        other = DataSpec.read(out / "model.json").difference(images) or other
+    if other:
+        raise CheckpointError(f"{out} holds a run on {other}: use the same data to resume, or another --out")
 
 
 def saved_recipe(path: Path) -> Recipe | None:

@@ -63,6 +63,11 @@ class RunRecord:
         return self.recipe.train.seed
 
     @property
+    def software(self) -> str:
+        """The versions it was trained with, in one line."""
+        return " · ".join(f"{name} {version}" for name, version in self.versions.items())
+
+    @property
     def diverged(self) -> bool:
         """True if its loss or weights became infinite or NaN."""
         return self.status == DIVERGED

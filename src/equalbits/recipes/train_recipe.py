@@ -24,13 +24,13 @@ from equalbits.recipes.run_dir import (
     begin_run_dir,
     check_run_dir,
     data_root_of,
+    last_weights,
     load_run,
     removed_on_failure,
 )
 from equalbits.recipes.run_record import RunRecord, check_same_recipe
 from equalbits.training import (
     LAST,
-    WEIGHTS,
     CheckpointError,
     History,
     Reporter,
@@ -164,22 +164,15 @@ def _earlier_run(
         raise ValueError(f"{word} is neither the directory of a run nor a recipe: give one that train wrote")
     first = get_recipe(word)
     first = replace(first, data=replace(first.data, **images_of(recipe)))
-    if _is_finished_without_checkpoint(out, first):
-        return out
-    if not (out / "run.json").exists():
-        logging.getLogger("equalbits").warning("%s needs %s: training that first, into %s", recipe.name, word, out)
+    if (out / "run.json").exists() and last_weights(out).exists():
+        record = RunRecord.read(out / "run.json")
+        check_same_recipe(out, record.recipe, first)
+        if not record.diverged:
+            return out
+    logging.getLogger("equalbits").warning("%s needs %s: training that first, into %s", recipe.name, word, out)
     run_recipe(first, out, root=root, device=device, teacher=teacher if first.train.distill.needs_teacher else None)
     wait_for_all()  # until the writer has saved it
     return out
-
-
-def _is_finished_without_checkpoint(out: Path, recipe: Recipe) -> bool:
-    """Return True for a finished run of the recipe that has its weights alone, as stacks leave them."""
-    if (out / LAST).exists() or not ((out / WEIGHTS).exists() and (out / "run.json").exists()):
-        return False
-    record = RunRecord.read(out / "run.json")
-    check_same_recipe(out, record.recipe, recipe)
-    return not record.diverged
 
 
 def trained_teacher(recipe: Recipe, out: Path, images: DataSpec, *, root: Path | None, device: str) -> nn.Module | None:

@@ -13,7 +13,15 @@ from equalbits._claim import Claim
 from equalbits._plotting import Figure, heading, method_color, new_figure, panel
 from equalbits._statistics import Sample
 from equalbits._toml import flatten
-from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, accuracies, decide_by_one_sample, score_of
+from equalbits.paper.claims import (
+    SOME_DIVERGED,
+    CaseCounts,
+    accuracies,
+    count_diverged,
+    decide_by_one_sample,
+    score_of,
+    undecided,
+)
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_cases
 from equalbits.paper.items.tab2_convnets import draw_scores
@@ -34,7 +42,7 @@ _NOTE = (
 
 def _recipes(options: Options) -> dict[str, Recipe]:
     teacher = {"distill.weight": 0.5, "distill.teacher": "fashion-conv2"}
-    small = quick_recipe("resnet20", width=0.25, data__limit=1000, model__input_quantizer="rsign")
+    small = quick_recipe("resnet20", width=0.25, images=1000, input_quantizer="rsign")
     quick = {"ResNet-20": small.with_settings({"model.options.rprelu": True, **teacher})}
     return item_recipes({net: recipe for net, (recipe, _, _) in NETS.items()}, options, quick=quick)
 
@@ -86,18 +94,10 @@ def claims(result: Result) -> list[Claim]:
     rows = []
     for net, case in result["nets"].items() if not result["quick"] else ():
         _, best, method = NETS[net]
-        ours = accuracies(case)
-        row = Claim(
-            claim=f"{net}: above {method}",
-            paper=f"{best:.2f} %",
-            ours=_with_minutes(case),
-            agrees=None,
-            decided_by=SOME_DIVERGED,
-            n=len(ours),
-            difference=sum(ours) / len(ours) - best if ours else None,
-        )
-        complete = ours and len(ours) == len(case["runs"])
-        rows.append(decide_by_one_sample(row, Sample.of(ours), best) if complete else row)
+        ours, words = accuracies(case), _with_minutes(case)
+        row = undecided(f"{net}: above {method}", f"{best:.2f} %", words, why=SOME_DIVERGED, n=len(ours))
+        row = replace(row, difference=statistics.fmean(ours) - best if ours else None)
+        rows.append(row if count_diverged(case) else decide_by_one_sample(row, Sample.of(ours), best))
     return rows
 
 

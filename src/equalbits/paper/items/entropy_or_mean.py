@@ -53,7 +53,7 @@ def measure(out: Path, options: Options) -> Result:
     vary = {"model.weight_quantizer": QUICK_METHODS if options.quick else METHODS}
     groups = {}
     for net in options.grid.get("nets", NETS[:1] if options.quick else NETS):
-        recipe = quick_recipe(net, data__limit=1000) if options.quick else get_recipe(f"cifar10-{net}")
+        recipe = quick_recipe(net, images=1000) if options.quick else get_recipe(f"cifar10-{net}")
         for form in options.grid.get("forms", FORMS):
             cased = recipe.with_settings({"model.options.batch_norm": form == "batch norm"})
             groups[net, form] = item_cases(cased, vary, options, within=f"{net}/{form.replace(' ', '-')}")

@@ -39,7 +39,7 @@ def _recipes(options: Options) -> tuple[Recipe, Recipe]:
     """Return Conv2 for the weights, and a ResNet with binary inputs for the activations."""
     if options.quick:
         shallow = quick_recipe("conv2", epochs=4)
-        deep = quick_recipe("resnet18", width=0.0625, model__input_quantizer="sign", data__limit=1000)
+        deep = quick_recipe("resnet18", width=0.0625, input_quantizer="sign", images=1000)
     else:
         shallow, deep = get_recipe("cifar10-conv2"), get_recipe("cifar100-resnet18-1w1a")
     return shallow.with_settings(options.settings), deep.with_settings(options.settings)

@@ -68,8 +68,7 @@ class MagnitudeWatcher:
 
 
 def _recipe(options: Options) -> Recipe:
-    quick = {"epochs": 6, "data__limit": 2000}
-    recipe = quick_recipe("conv2", **quick) if options.quick else get_recipe("cifar10-conv2")
+    recipe = quick_recipe("conv2", images=2000, epochs=6) if options.quick else get_recipe("cifar10-conv2")
     return recipe.with_settings({**options.settings, "schedule.per": "epoch"})
 
 

@@ -26,7 +26,7 @@ PANELS: tuple[tuple[Split, str, bool], ...] = (
 
 def measure(out: Path, options: Options) -> Result:
     """Train a hundred seeds of each method; six when quick."""
-    recipe = quick_recipe("conv2", data__limit=2000) if options.quick else get_recipe("cifar10-conv2")
+    recipe = quick_recipe("conv2", images=2000) if options.quick else get_recipe("cifar10-conv2")
     recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs})
     cases = item_cases(recipe, {"model.weight_quantizer": COMPARED}, options)
     found = run_cases(out / "runs", {"conv2": cases}, options)["conv2"]

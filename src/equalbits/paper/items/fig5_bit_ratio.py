@@ -26,7 +26,7 @@ FORMS = {"literal": False, "with batch norm": True}
 def measure(out: Path, options: Options) -> Result:
     """Train every share on every data set, literal and with batch norm."""
     shares = list(options.grid.get("p_pos", QUICK_SHARES if options.quick else SHARES))
-    quick = {"Fashion-MNIST": quick_recipe("conv2", data__limit=2000)}
+    quick = {"Fashion-MNIST": quick_recipe("conv2", images=2000)}
     vary = {"model.weight_quantizer": [f"bihalf:p_pos={share}" for share in shares]}
     groups = {
         (data, form): item_cases(

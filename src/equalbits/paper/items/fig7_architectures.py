@@ -29,7 +29,7 @@ NETS = {
 
 def measure(out: Path, options: Options) -> Result:
     """Train every net with every method and five seeds, which the paper does not state, or two when quick."""
-    small = quick_recipe("resnet18", width=0.0625, data__limit=1000)
+    small = quick_recipe("resnet18", width=0.0625, images=1000)
     quick = {"ResNet-18 1/32": small, "ResNet-18 1/1": small.with_settings({"model.input_quantizer": "sign"})}
     recipes = item_recipes(NETS, options, quick=quick)
     groups = {net: method_cases(net, recipe, options) for net, recipe in recipes.items()}

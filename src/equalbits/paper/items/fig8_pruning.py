@@ -45,7 +45,7 @@ QUICK_SPARSITIES = (0.0, 0.5, 0.9)
 def measure(out: Path, options: Options) -> Result:
     """Train every net by every rule at every sparsity with five seeds, or two when quick."""
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
-    groups, recipes = {}, item_recipes(NETS, options, quick={"Conv2": quick_recipe("conv2", data__limit=2000)})
+    groups, recipes = {}, item_recipes(NETS, options, quick={"Conv2": quick_recipe("conv2", images=2000)})
     for net, recipe in recipes.items():
         for name in sorted(options.grid.get("rules", RULES), key=_start):  # so that rules of one start share stacks
             quantizer, init, rate = RULES[name]

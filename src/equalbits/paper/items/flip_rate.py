@@ -29,7 +29,7 @@ def measure(out: Path, options: Options) -> Result:
     """Train both methods at every learning rate, and count flips."""
     seeds = options.seeds
     rates = options.grid.get("optimizer.lr", LEARNING_RATES)
-    recipe = quick_recipe("conv2", data__limit=1000) if options.quick else get_recipe("cifar10-conv2")
+    recipe = quick_recipe("conv2", images=1000) if options.quick else get_recipe("cifar10-conv2")
     recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs, **options.settings})
     cases = [
         {"settings": {"model.weight_quantizer": method, "optimizer.lr": rate}} for method in METHODS for rate in rates

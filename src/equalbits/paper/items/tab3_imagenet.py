@@ -58,7 +58,7 @@ def measure_tiny(out: Path, options: Options) -> Result:
 
 
 def _small(images: int) -> Recipe:
-    return quick_recipe("resnet18", width=0.0625, model__input_quantizer="sign", data__limit=images)
+    return quick_recipe("resnet18", width=0.0625, input_quantizer="sign", images=images)
 
 
 def top(case: CaseCounts, count: int) -> list[float]:

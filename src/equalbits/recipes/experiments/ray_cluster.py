@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -109,8 +110,9 @@ def train_on_node(runs: Sequence[PlannedRun], *, root: Path | None, device: str,
                 versions = f"this node has equalbits {equalbits.__version__}, the sweep has {version}"
                 raise ValueError(f"{versions}: install the same")
             trainer = Trainer(RunStore(Path(folder)), Execution(root=root, device=device))
+            train = partial(trainer.train_stack, runs) if len(runs) > 1 else partial(trainer.train_alone, runs[0])
             with ThreadPoolExecutor(1) as thread:  # in a thread, signals are left to Ray
-                thread.submit(trainer.train, runs, [], alone=len(runs) == 1).result()
+                thread.submit(train, []).result()
         except (ValueError, OSError, ImportError) as error:
             return {**result, "failed": " ".join(str(error).split())}
         paths = (path for path in Path(folder).rglob("*") if path.is_file() and not path.name.startswith("."))

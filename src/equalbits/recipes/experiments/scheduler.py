@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 from equalbits._files import remove_partial_files
 from equalbits.data import DataError
@@ -18,8 +17,8 @@ from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, descri
 from equalbits.recipes.experiments.stack_checkpoint import interrupted_stacks, remove_ended_stacks, run_name, stack_path
 from equalbits.recipes.experiments.train_runs import Execution, Trainer
 from equalbits.recipes.recipe import DataConfig
-from equalbits.recipes.run_record import RunRecord
-from equalbits.training import LAST, CheckpointError, make_optimizer, shared_settings
+from equalbits.recipes.run_dir import check_same_images
+from equalbits.training import LAST, make_optimizer, shared_settings
 
 _MAX_CASES = 8  # per stack: torch recompiles the same code for other settings this many times, then no more
 
@@ -52,8 +51,10 @@ def run_missing(
         at_once = f", first of {len(group)} at once" if len(group) > 1 else ""
         reporters = execution.reporters_for(describe(group[:1]) + at_once)
         in_stack = bool(group[0].method) or stack_path(store.out, group).exists()
-        alone = not in_stack and (stack == 1 or _is_interrupted_alone(store, group[0]))
-        trainer.train(group, reporters, alone=alone)
+        if in_stack or (stack > 1 and not _is_interrupted_alone(store, group[0])):
+            trainer.train_stack(group, reporters)
+        else:
+            trainer.train_alone(group[0], reporters)
         seconds = time.perf_counter() - began
         if on_end:
             on_end(group, seconds)
@@ -74,10 +75,10 @@ def check_runs(store: RunStore, runs: Sequence[PlannedRun], execution: Execution
     remove_ended_stacks(store.out)
 
     @cache
-    def load(data: DataConfig) -> tuple[DataSpec, tuple[int, int]]:
+    def load(data: DataConfig) -> tuple[DataSpec, int, int]:
         """Load a data set; return its description and its numbers of training and test images."""
         train, test = (make_loader(data, split, root=execution.root) for split in ("train", "test"))
-        return DataSpec.of(train), (len(train.dataset), len(test.dataset))
+        return DataSpec.of(train), len(train.dataset), len(test.dataset)
 
     for recipe in {run.case: run.recipe for run in runs}.values():
         check_names(recipe)
@@ -85,24 +86,15 @@ def check_runs(store: RunStore, runs: Sequence[PlannedRun], execution: Execution
         record = store.find(run)
         with suppress(DataError):  # ended runs can be shown on a machine without the data
             if record and not record.diverged:
-                _check_same_images(store.dir(run), record, *load(run.recipe.data))
+                (last, score), (images, train, test) = record.scored[0], load(run.recipe.data)
+                same = (last.train.total, score.total) == (train, test)
+                there = f"{last.train.total} training and {score.total} test images, this data has {train} and {test}"
+                check_same_images(store.dir(run), images, other="" if same else there)
     missing = list({run.case: run.recipe for run in store.missing(runs)}.values())
     for recipe in [] if execution.ray else missing[1:]:
         if recipe.train.distill.needs_teacher and not recipe.train.distill.teacher:
             raise ValueError("distill is set but no teacher is given: set distill.teacher, or distill.weight=0")
         make_optimizer(make_model(recipe, load(recipe.data)[0]), recipe.train.optimizer)
-
-
-def _check_same_images(out: Path, record: RunRecord, images: DataSpec, here: tuple[int, int]) -> None:
-    """Raise where a record is of other images than these; without its model.json their numbers alone are compared."""
-    other, (last, score) = "", record.scored[0]
-    with suppress(CheckpointError):
-        other = DataSpec.read(out / "model.json").difference(images)
-    if not other and (last.train.total, score.total) != here:
-        there = f"{last.train.total} training and {score.total} test images"
-        other = f"{there}, this data has {here[0]} and {here[1]}"
-    if other:
-        raise CheckpointError(f"{out} holds a run on {other}: use the same data to resume, or another --out")
 
 
 def make_stacks(store: RunStore, runs: Sequence[PlannedRun], size: int) -> list[list[PlannedRun]]:

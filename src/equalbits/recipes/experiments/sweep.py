@@ -127,7 +127,7 @@ def summarize_sweep(out: Path) -> dict[str, Any]:
         "recipe": records[0].recipe.name,
         "settings": {name: value for name, value in common.items() if value is not None},
         "devices": sorted({record.device for record in records}),
-        "versions": sorted({" · ".join(f"{k} {v}" for k, v in record.versions.items()) for record in records}),
+        "versions": sorted({record.software for record in records}),
         "cases": [
             {
                 "name": name,

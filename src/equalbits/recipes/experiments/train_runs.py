@@ -75,28 +75,24 @@ class Trainer:
         self.root, self.device = execution.root, pick_device(execution.device)
         self._loaded: tuple[DataConfig, Loader, Loader] | None = None
 
-    def train(self, runs: Sequence[PlannedRun], reporters: Sequence[Reporter], *, alone: bool) -> None:
-        """Train runs at once, or ``alone`` one after another."""
-        if alone:
-            for run in runs:
-                self.train_alone(run, reporters)
-            return
+    def train_stack(self, runs: Sequence[PlannedRun], reporters: Sequence[Reporter]) -> None:
+        """Train runs at once on one device; ``reporters`` follow the first."""
         speeds = {run.recipe.train.speed for run in runs}
         if not (runs[0].method and self.device.startswith("cuda") and speeds == {"auto"}):
-            self._train_stack(runs, reporters)
+            self._train_together(runs, reporters)
             return
         recorded, plain = (
             [replace(run, recipe=run.recipe.with_settings({"speed": speed})) for run in runs]
             for speed in ("recorded", "plain")
         )
         try:
-            self._train_stack(recorded, reporters)
+            self._train_together(recorded, reporters)
             return
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:160]
         self.execution.log(f"steps cannot be captured as a CUDA graph ({reason}): running them with speed=plain")
         torch.cuda.synchronize()
-        self._train_stack(plain, reporters)
+        self._train_together(plain, reporters)
 
     def train_alone(
         self,
@@ -126,11 +122,10 @@ class Trainer:
             record = replace(RunRecord.read(out / "run.json"), measured=read(finished))
             write_atomically(out / "run.json", record.as_json())
 
-    def _train_stack(self, runs: Sequence[PlannedRun], reporters: Sequence[Reporter]) -> None:
-        """Train runs at once on one device; ``reporters`` follow the first.
+    def _train_together(self, runs: Sequence[PlannedRun], reporters: Sequence[Reporter]) -> None:
+        """Train runs, saved in one checkpoint, which the same call resumes, and write their records together.
 
-        While they train they are saved in one checkpoint, which the same call resumes. Records are written together
-        or not at all, since that checkpoint can resume all of them or none.
+        So the checkpoint can resume all of them or none.
         """
         if any(run.recipe.model.init_from for run in runs):
             raise ValueError("nets of a stack start anew: leave model.init_from out, or train each alone")
