@@ -41,8 +41,8 @@ from equalbits.models import pooling
 from equalbits.nn import BackwardUpdates, BinaryLayer, fused_norm
 from equalbits.training import optimizer
 
-WAYS = "real|1w1a|1w1a early|1w1a 8bits|1w1a 8bits early|1w1a again20|1w1a small|1w1a small kept|1w1a small 8bits"
-WAYS += "|best|best small|best unfused"
+WAYS = "real|1w1a|1w1a early|1w1a 8bits|1w1a 8bits early|1w1a again20 early|1w1a again20 8bits early|1w1a small"
+WAYS += "|1w1a small 8bits|best|best small|best unfused"
 MIB = 2**20
 
 

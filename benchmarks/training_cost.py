@@ -34,9 +34,10 @@ from training_ways import CIFAR, LARGE, Run
 from workers import Worker, replies, take_turns_at_autotuning
 
 #: In the order of their value: the last ones are left out where the time is short.
-CAPTURED = "real|1w1a|1w1a 8bits early|1w1a small|1w1a small 8bits|best|best taught|1w1a 8bits|1w1a early|1w1a again20"
+CAPTURED = "real|1w1a|1w1a 8bits early|1w1a small|1w1a again20 8bits early|1w1a again20 early|best|best taught"
+CAPTURED += "|1w1a small 8bits|1w1a again100 8bits early|1w1a 8bits|1w1a early"
 PLAIN = "real|1w1a|1w1a small|best"
-LARGE_WAYS = "real|1w1a averages 8bits pool early|1w1a small averages 8bits pool|1w1a|1w1a averages|real pool"
+LARGE_WAYS = "real|1w1a averages 8bits pool early|1w1a again20 averages 8bits pool early|1w1a|1w1a averages|real pool"
 WAYS = [f"{net}, captured" for net in CAPTURED.split("|")] + [f"{net}, plain" for net in PLAIN.split("|")]
 WAYS += [f"{net} 224, captured" for net in LARGE_WAYS.split("|")]
 WAYS += ["best small, captured", "best unfused, captured", "real 224, plain", "1w1a averages 224, plain"]

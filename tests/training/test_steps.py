@@ -164,3 +164,10 @@ def test_many_models_are_compiled_in_one_process_and_the_callers_compiled_functi
             train(model, [batch], TrainConfig(epochs=1, speed="compiled"))
     of_caller(torch.ones(3))
     assert compilations == ["compiled"]
+
+
+def test_the_backward_pass_runs_in_the_thread_of_the_forward_pass(make_net, make_loader, make_config) -> None:
+    net, alone = make_net(), []
+    next(net.parameters()).register_hook(lambda _: alone.append(not torch._C._is_multithreading_enabled()))
+    train(net, make_loader(), make_config())
+    assert alone and all(alone) and torch._C._is_multithreading_enabled()

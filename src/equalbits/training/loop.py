@@ -178,7 +178,8 @@ class TrainStep:
                     return
                 if len(parts) > 1 or not isinstance(weight, float):
                     loss = loss * (weight * (len(part_labels) / len(labels)))
-                loss.backward()  # type: ignore[no-untyped-call]
+                with torch.autograd.set_multithreading_enabled(False):  # in another thread cuBLAS has another workspace
+                    loss.backward()  # type: ignore[no-untyped-call]
         if self.updates is not None:
             self.updates.check()
         if self.config.clip_norm > 0:
