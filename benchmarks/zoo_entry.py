@@ -2,8 +2,8 @@
 
     python benchmarks/zoo_entry.py RUN NAME [--data DIR] [--rest float16] [--weights] [--date 2026-11-18]
 
-Everything on the card is measured here or read from the run.
-The accuracy is that of the packed file on all test images.
+Everything on the card is measured here or read from the run. The accuracy is that of the packed file on all test
+images. The table of docs/zoo.md is written anew from all cards.
 """
 
 import argparse
@@ -22,11 +22,12 @@ from equalbits._toml import flatten
 from equalbits.data import Dataset
 from equalbits.deploy import Preprocessing, pack
 from equalbits.recipes import ByteBatches, DataSpec, RunRecord, get_recipe, list_recipes, load_run, make_loader
-from equalbits.runtime import PackedModel, load_packed
+from equalbits.runtime import PackedModel, list_zoo, load_packed, zoo_card
 from equalbits.runtime.zoo import ZOO
 from equalbits.training import checkpoint_bytes, evaluate, prefixed
 
 _EXAMPLES = 100
+PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 
 
 def main() -> None:
@@ -77,6 +78,24 @@ def main() -> None:
     }
     path.with_suffix(".json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(card, indent=1))
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_table(page: str) -> str:
+    """Return the page of the zoo with a row per entry, as the cards describe them."""
+    before, header, rest = page.partition("| network | weights, inputs |")
+    title, rule, *_ = rest.splitlines(keepends=True)
+    after = rest.partition("\n\n")[2]
+    return before + header + title + rule + "".join(map(row, list_zoo())) + "\n" + after
+
+
+def row(name: str) -> str:
+    """Return an entry's row of the table."""
+    card, data = zoo_card(name), {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "fashion": "Fashion-MNIST"}
+    model = get_recipe(card["recipe"]).with_settings(card["settings"]).model
+    bits = ", ".join("1 bit" if each else "real" for each in (model.weight_quantizer, model.input_quantizer))
+    score = f"{card['test']['accuracy']:.2f} % of {card['test']['total']:,}"
+    return f"| `zoo:{name}` | {bits} | {data.get(card['data'], card['data'])} | {score} | {card['bytes']:,} |\n"
 
 
 def save_examples(model: PackedModel, test: object, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from equalbits.cli import main
 from equalbits.runtime import find_packed, list_zoo, zoo_card
 
 ENTRIES = list_zoo()
+ROOT = Path(__file__).parents[2]
 
 
 def examples(name: str) -> dict[str, np.ndarray]:
@@ -32,9 +34,17 @@ def test_an_entry_gives_the_stored_logits(name: str, engine: str) -> None:
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_page_lists_every_entry_as_its_card_does(name: str) -> None:
     card = zoo_card(name)
-    page = (Path(__file__).parents[2] / "docs" / "zoo.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.splitlines() if line.startswith(f"| `zoo:{name}` |"))
     assert row.endswith(f"| {card['test']['accuracy']:.2f} % of {card['test']['total']:,} | {card['bytes']:,} |")
+
+
+def test_the_script_that_adds_an_entry_writes_the_table_of_the_page() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "zoo_entry.py"))
+    page = (ROOT / "docs" / "zoo.md").read_text(encoding="utf-8")
+    assert script["with_table"](page) == page
+    kept = [line for line in page.splitlines(keepends=True) if not line.startswith("| `zoo:cifar10-conv6`")]
+    assert script["with_table"]("".join(kept)) == page
 
 
 @pytest.mark.parametrize("name", ENTRIES)
