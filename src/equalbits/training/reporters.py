@@ -41,14 +41,15 @@ def scalars(record: EpochRecord) -> dict[str, float]:
 class TensorBoard:
     """Write each epoch as TensorBoard events. Needs the package ``tensorboard``.
 
-    ``more`` returns further curves of the epoch. Every start has a file of its own, opened only while an epoch is
-    written. torch's writer has a thread, which would print a traceback of its own if the disk is full.
+    ``more`` returns further curves of the epoch; a recipe sets it. Every start has a file of its own, opened only while
+    an epoch is written. torch's writer has a thread, which would print a traceback of its own if the disk is full.
     """
 
-    def __init__(self, folder: Path, history: History, *, more: Callable[[], Mapping[str, float]] = dict) -> None:
+    more: Callable[[], Mapping[str, float]] = dict
+
+    def __init__(self, folder: Path, history: History) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-        self.more = more
         self.path = folder / f"events.out.tfevents.{_next_timestamp(folder):010d}.{os.getpid()}"
         with errors_name(folder):
             folder.mkdir(parents=True, exist_ok=True)
