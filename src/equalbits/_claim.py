@@ -39,4 +39,4 @@ def signed(value: float, digits: int = 2) -> str:
     >>> signed(-1.5), signed(0.25), signed(-0.001)
     ('−1.50', '+0.25', '+0.00')
     """
-    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
+    return f"{value:+z.{digits}f}".replace("-", "−")

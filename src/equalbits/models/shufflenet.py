@@ -51,7 +51,7 @@ class ShuffleUnit(nn.Module):
         added = outputs if stride == 1 else outputs - inputs  # with a stride the pooled input is concatenated
         self.reduce = layers.conv2d(inputs, inner, 1, groups=groups)
         self.norm1 = nn.BatchNorm2d(inner)
-        self.shuffle = ChannelShuffle(_GROUPS)
+        self.shuffle = nn.ChannelShuffle(_GROUPS)
         self.depthwise = layers.conv2d(inner, inner, 3, stride=stride, padding=1, groups=inner)
         self.norm2 = nn.BatchNorm2d(inner)
         self.expand = layers.conv2d(inner, added, 1, groups=_GROUPS)
@@ -66,25 +66,3 @@ class ShuffleUnit(nn.Module):
         joined = inputs + inner if self.pool is None else torch.cat([self.pool(inputs), inner], dim=1)
         outputs: Tensor = self.act(joined)
         return outputs
-
-
-class ChannelShuffle(nn.Module):
-    """Distribute the channels of each group over all groups, so that the next grouped convolution sees every group.
-
-    >>> ChannelShuffle(3)(torch.arange(6.0).view(1, 6, 1, 1)).flatten().tolist()
-    [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]
-    """
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.groups = groups
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Permute the channels."""
-        batch, _, height, width = inputs.shape
-        grouped = inputs.view(batch, self.groups, -1, height, width)
-        return grouped.transpose(1, 2).flatten(1, 2)
-
-    def extra_repr(self) -> str:
-        """Return the number of groups."""
-        return f"{self.groups}"
