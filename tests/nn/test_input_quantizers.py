@@ -124,6 +124,19 @@ def test_an_unbatched_input_equals_a_batch_of_one(name, make, shape):
         assert torch.equal(layer.quantize_input(inputs), layer.quantize_input(inputs[None])[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", list_input_quantizers())
+def test_outputs_in_eval_are_the_same_with_and_without_gradient(name, dtype):
+    quantizer = input_quantizer_by_name(name).eval()
+    quantizer = BinaryConv2d(3, 2, 3, input_quantizer=quantizer).input_quantizer.to(dtype).eval()
+    inputs = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    inputs[0, 0, 0, :2] = torch.tensor([0.0, -0.0])
+    with_gradient = quantizer(inputs.requires_grad_())
+    with torch.no_grad():
+        without = quantizer(inputs)
+    assert without.dtype == with_gradient.dtype and torch.equal(without, with_gradient)
+
+
 @pytest.mark.parametrize(("progress", "t"), [(0.0, 1.0), (0.5, 1.0), (5 / 6, 10**0.5), (1.0, 10.0)])  # from 0.01 to 10
 def test_rbnn_inputs_are_standardized_per_sample_with_a_triangle_slope(progress, t):
     random = np.random.default_rng(2)
