@@ -38,12 +38,13 @@ test: $(READY)
 pytest: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow and not soak and not browser and not embedded"
 
-# Only the files with such tests are collected: others may import packages that the GPU machine lacks. Many files at
-# a time, the longest first, because most of the time is compilation on the CPU.
+# Only the files with such tests are collected: others may import packages that the GPU machine lacks. All files at
+# a time, because most of the time is compilation on the CPU: a few threads each.
 test-gpu:
 	@$(PYTHON) -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'no CUDA device here')"
 	grep -rl --include='test_*.py' 'mark\.gpu' tests | xargs ls -S | \
-		PYTHONPATH=src xargs -P 16 -n 1 $(PYTHON) -m pytest -v -m gpu --show-capture=stdout
+		PYTHONPATH=src OMP_NUM_THREADS=2 TORCHINDUCTOR_COMPILE_THREADS=3 \
+		xargs -P 32 -n 1 $(PYTHON) -m pytest -v -m gpu --durations=3 --show-capture=stdout
 
 test-embedded: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m embedded tests/runtime/test_embedded.py

@@ -3,14 +3,22 @@
 import dataclasses
 from collections.abc import Sequence
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
+from equalbits.models import resnet
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear
 from equalbits.training import TrainConfig
 
 SPEEDS = ["compiled", "captured", "recorded"]
+
+
+def make_resnets_shallow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give ResNet-18 two blocks, one with stride, which compile in a third of the time."""
+    monkeypatch.setattr(resnet, "_CHANNELS", (64, 128))
+    monkeypatch.setitem(resnet._DEPTHS, 18, (1, 1))
 
 
 def seeded(config: TrainConfig | Sequence[TrainConfig], seeds: Sequence[int]) -> list[TrainConfig]:

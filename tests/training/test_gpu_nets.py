@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from gpu_case import make_resnets_shallow
 
 from equalbits.data import Loader, load_dataset
 from equalbits.models import create_model
@@ -12,6 +13,7 @@ from equalbits.nn import BinaryLayer
 from equalbits.training import DistillConfig, train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+shallow = pytest.fixture(autouse=True)(make_resnets_shallow)
 
 AWKWARD = """
 import copy
@@ -80,7 +82,7 @@ def test_a_net_with_a_real_teacher_and_averaged_weights_trains_captured_as_plain
     data = load_dataset("synthetic:3x16x16:4:40", split="train", device="cuda")  # the last batch is smaller
     shape = {"num_classes": 4, "image_size": 16, "width": 0.25}
     torch.manual_seed(1)
-    teacher = create_model("resnet18", weight_quantizer=None, **shape).cuda()
+    teacher = create_model("conv2", weight_quantizer=None, **shape).cuda()
     settings = {"lr": 0.01, "weight_average": 0.9, "distill": DistillConfig(weight=0.5, temperature=2.0)}
     losses, heads = [], []
     for speed in ("plain", "captured"):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from gpu_case import SPEEDS, Witness, assert_close, make_loader, make_net, make_test
+from gpu_case import Witness, assert_close, make_loader, make_net, make_test
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
@@ -14,10 +14,15 @@ from equalbits.training import InterruptedTraining, NonFiniteError, OptimizerCon
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-@pytest.mark.parametrize("speed", ["plain", *SPEEDS])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+EVERYWHERE = (2, 5, 6, 11, 15)  # in an epoch, before and after its smaller last batch
+RUNS = [(speed, name, EVERYWHERE) for speed in ("plain", "recorded") for name in ("sgd", "adamw")]
+
+
+@pytest.mark.parametrize(
+    ("speed", "optimizer", "stops"), [*RUNS, ("compiled", "sgd", (5, 11)), ("captured", "adamw", (5, 11))]
+)
 def test_a_run_interrupted_anywhere_resumes_to_the_same_result(
-    speed: str, optimizer: str, tmp_path, make_config
+    speed: str, optimizer: str, stops: tuple[int, ...], tmp_path, make_config
 ) -> None:
     config = make_config(speed=speed, precision="fp32", optimizer=OptimizerConfig(name=optimizer, lr=0.01))
 
@@ -26,7 +31,7 @@ def test_a_run_interrupted_anywhere_resumes_to_the_same_result(
 
     whole, parts = make_net(), make_net()
     expected = train(whole, make_loader(), config, test=make_test())
-    for step in (2, 5, 6, 11, 15):  # in an epoch, before and after its smaller last batch
+    for step in stops:
         with pytest.raises(InterruptedTraining):
             train(parts, make_loader(), config, test=make_test(), watchers=stop_after(step), out=tmp_path)
         parts = make_net(seed=step)

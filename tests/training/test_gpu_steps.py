@@ -11,8 +11,9 @@ from equalbits.training import OptimizerConfig, optimizer, train
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-@pytest.mark.parametrize("speed", SPEEDS)
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize(
+    ("speed", "name"), [*((speed, "sgd") for speed in SPEEDS), ("captured", "adamw"), ("recorded", "adamw")]
+)
 def test_twenty_steps_are_those_of_plain_training(speed: str, name: str, make_config) -> None:
     settings = {"epochs": 4, "precision": "fp32", "optimizer": OptimizerConfig(name=name, lr=0.01)}
     plain, fast = make_net(), make_net()
@@ -56,11 +57,11 @@ def test_quantizers_see_the_progress_of_training_inside_a_graph(make_config) -> 
     assert_close(fast, plain)
 
 
-@pytest.mark.parametrize(("count", "batch_size"), [(16, 16), (40, 16), (10, 16)])
-def test_epochs_of_very_few_batches_can_be_captured(count: int, batch_size: int, make_config) -> None:
+@pytest.mark.parametrize(("count", "speed"), [(16, "recorded"), (40, "captured"), (40, "recorded"), (10, "recorded")])
+def test_epochs_of_very_few_batches_can_be_captured(count: int, speed: str, make_config) -> None:
     plain, fast = Witness().cuda(), Witness().cuda()
-    train(plain, make_loader(count, batch_size), make_config(speed="plain", precision="fp32"))
-    history = train(fast, make_loader(count, batch_size), make_config(speed="captured", precision="fp32"))
+    train(plain, make_loader(count), make_config(speed="plain", precision="fp32"))
+    history = train(fast, make_loader(count), make_config(speed=speed, precision="fp32"))
     assert [record.train.total for record in history.epochs] == [count] * 3
     assert_same_images(fast, plain)
 
@@ -88,10 +89,17 @@ def test_parts_of_a_batch_and_clipping_can_be_captured(make_config) -> None:
     torch.testing.assert_close(fast.linear.weight, plain.linear.weight, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("settings", [{}, {"nesterov": True}, {"momentum": 0.0, "weight_decay": 0.0}])
+@pytest.mark.parametrize(
+    ("speed", "precision", "settings"),
+    [
+        ("captured", "bf16", {}),
+        ("recorded", "fp32", {}),
+        ("recorded", "fp32", {"nesterov": True}),
+        ("recorded", "bf16", {"momentum": 0.0, "weight_decay": 0.0}),
+    ],
+)
 def test_latents_updated_in_the_backward_pass_train_as_by_the_optimizer(
-    settings: dict[str, float], precision: str, make_config, monkeypatch: pytest.MonkeyPatch
+    speed: str, precision: str, settings: dict[str, float], make_config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nets = []
     for in_backward in (False, True):
@@ -99,7 +107,7 @@ def test_latents_updated_in_the_backward_pass_train_as_by_the_optimizer(
         torch.manual_seed(0)
         inner = nn.Sequential(nn.BatchNorm1d(128), nn.ReLU(), BinaryLinear(128, 256), nn.BatchNorm1d(256), nn.ReLU())
         net = nn.Sequential(nn.Flatten(), nn.Linear(64, 128, bias=False), inner, BinaryLinear(256, 4)).cuda()
-        config = make_config(speed="captured", precision=precision, optimizer=OptimizerConfig(lr=0.01, **settings))
+        config = make_config(speed=speed, precision=precision, optimizer=OptimizerConfig(lr=0.01, **settings))
         train(net, make_loader(), config)
         assert (net[3].weight.grad is None) == in_backward
         nets.append(net)
