@@ -166,6 +166,15 @@ def escape_control_chars(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def one_line(error: object, limit: int = 200) -> str:
+    """Return the message of an error on one line, with its middle left out where it is long.
+
+    >>> one_line(ValueError("first line\\n  second line"))
+    'first line second line'
+    """
+    return bounded(" ".join(str(error).split()), limit)
+
+
 def bounded(text: str, limit: int = 1000) -> str:
     """Return a text of an error with its middle left out where it is long: it may quote a file of any size.
 

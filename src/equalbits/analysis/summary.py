@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from equalbits._text import format_table, html_table, size_ratio, used_columns
+from equalbits._text import format_table, html_table, one_line, size_ratio, used_columns
 from equalbits.analysis.layer_hooks import device_and_dtype, first_tensor, observe_calls
 from equalbits.analysis.packed_sizes import LayerSummary, Seen, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer, check_module, watch_calls
@@ -135,9 +135,9 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
             with watch_calls(model) as observed:
                 model(inputs)
         except RuntimeError as error:
-            shape, reason = tuple(inputs.shape), " ".join(str(error).split())
+            shape = tuple(inputs.shape)
             raise ValueError(
-                f"the model cannot run on inputs of shape {shape}: {reason}; give another example"
+                f"the model cannot run on inputs of shape {shape}: {one_line(error)}; give another example"
             ) from error
     for name, layer in layers.items():
         rows[name].constant_input = layer in observed.constant

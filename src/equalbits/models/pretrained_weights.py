@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from equalbits._text import html_table
+from equalbits._text import html_table, one_line
 from equalbits.models.timm_models import PREFIX, timm_creator
 from equalbits.nn import check_module
 from equalbits.runtime import find_checkpoint
@@ -95,7 +95,7 @@ def _state_dict(source: nn.Module | Mapping[str, Tensor] | str | os.PathLike[str
         tensors = load_file(word)
     except (SafetensorError, ValueError) as error:
         hint = "save the state dict with safetensors.torch.save_file"
-        raise ValueError(f"{word} is not a safetensors file ({' '.join(str(error).split())}): {hint}") from None
+        raise ValueError(f"{word} is not a safetensors file ({one_line(error)}): {hint}") from None
     for prefix in ("average.", "model."):  # a checkpoint of this package, with the state of its optimizer
         if own := {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}:
             return own
@@ -107,7 +107,7 @@ def _timm_weights(name: str) -> Mapping[str, Tensor]:
     try:
         return create(pretrained=True).state_dict()
     except (OSError, RuntimeError) as error:  # there are none, or the Hub was not reached
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = one_line(error).rstrip(".")
         raise ValueError(f"{name}: its pretrained weights could not be loaded: {reason}") from error
 
 

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from equalbits import functional as F
+from equalbits._text import one_line
 from equalbits.nn.binary_layer import UNCOPIED, BinaryLayer, check_module, layers_by_name
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from equalbits.nn.quantizer import InputQuantizer
@@ -106,9 +107,8 @@ def copy_model(model: nn.Module) -> nn.Module:
         with _CopyDetached():
             return copy.deepcopy(model)
     except Exception as error:  # a module may hold anything
-        reason = " ".join(str(error).split())[:200]
         raise ValueError(
-            f"the model cannot be copied: {reason}; remove attributes that its forward does not need"
+            f"the model cannot be copied: {one_line(error)}; remove attributes that its forward does not need"
         ) from error
 
 

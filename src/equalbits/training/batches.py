@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence, Sized
 from copy import copy
-from itertools import chain
+from itertools import chain, islice
 from typing import Protocol, cast
 
 import torch
@@ -92,7 +92,7 @@ class _LoaderEpochs:
         for generator in _generators(self.loader):
             generator.manual_seed((torch.initial_seed() + 1) % 2**63)  # unlike the net's own seed
         fetched = iter(self.loader)
-        batches = chain([batch for batch in [next(fetched, None)] if batch is not None], fetched)
+        batches = chain(list(islice(fetched, 1)), fetched)
         for _ in range(start_batch):
             next(batches, None)
         return batches

@@ -4,7 +4,6 @@ Loading never runs code: a checkpoint holds tensors and JSON, nothing pickled.
 """
 
 import json
-import textwrap
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from equalbits._files import write_atomically
+from equalbits._text import one_line
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 #: Weights without training state, as a net of a stack leaves them.
@@ -87,7 +87,7 @@ def _readable(path: Path) -> Iterator[None]:
     except OSError as error:  # the file itself may be intact
         raise CheckpointError(f"{path} cannot be read ({error.strerror}): fix that, or name another") from None
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        reason = textwrap.shorten(str(error), 200, placeholder=" …")
+        reason = one_line(error)
         raise CheckpointError(f"{path} is not a readable checkpoint ({reason}): delete it, or name another") from None
 
 
@@ -105,8 +105,9 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        reason = textwrap.shorten(str(error), 200, placeholder=" …")
-        raise CheckpointError(f"{path} holds the weights of another model ({reason}): use that model") from None
+        raise CheckpointError(
+            f"{path} holds the weights of another model ({one_line(error)}): use that model"
+        ) from None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], Metadata]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from equalbits._files import remove_partial_files
-from equalbits._text import bounded, escape_control_chars
+from equalbits._text import escape_control_chars, one_line
 from equalbits.training import distributed
 from equalbits.training.checkpoint_file import (
     BEST,
@@ -197,7 +197,7 @@ def invalid_content(path: Path) -> Iterator[None]:
     except CheckpointError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-        reason = bounded(escape_control_chars(" ".join(str(error).split())), 300)
+        reason = escape_control_chars(one_line(error))
         raise CheckpointError(
             f"cannot resume from {path} ({reason}): delete it to train again, or name another"
         ) from error
