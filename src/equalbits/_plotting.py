@@ -81,14 +81,15 @@ def shown_in_notebooks(figure: Figure) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, out: Path, name: str, *, dpi: int = 110) -> None:
+def save_figure(figure: Figure, out: Path, name: str, *, kinds: Sequence[str] = ("png", "svg"), dpi: int = 110) -> None:
     """Write ``name``.png and ``name``.svg atomically; the same numbers give the same SVG."""
     from matplotlib import rc_context
 
+    how: dict[str, dict[str, Any]] = {"png": {"dpi": dpi}, "svg": {"metadata": {"Date": None}, "transparent": True}}
     with rc_context({"svg.hashsalt": name}):
-        for kind, settings in (("png", {"dpi": dpi}), ("svg", {"metadata": {"Date": None}, "transparent": True})):
+        for kind in kinds:
             content = BytesIO()
-            figure.savefig(content, format=kind, **settings)
+            figure.savefig(content, format=kind, **how[kind])
             plot = content.getvalue()
             if kind == "svg":
                 plot = plot.replace(b"<defs>", f"{_DARK}<defs>".encode(), 1)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from equalbits.data.dataset import DataError, Decoding, FolderDataset
 from equalbits.data.image_folder import cores, decode_image, decode_whole
-from equalbits.data.loader import BaseLoader, Loader
+from equalbits.data.loader import BaseLoader, Batches, Loader, Randoms
 
 _main_module_lock = threading.Lock()
 
@@ -43,9 +43,7 @@ class FolderLoader(BaseLoader[FolderDataset]):
             shard=plan.shard,
         )
 
-    def _batches(
-        self, order: Tensor, randoms: tuple[Tensor, ...] | None, start: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, order: Tensor, randoms: Randoms, start: int) -> Batches:
         self._iterations += 1
         mine, device = self._iterations, self.dataset.device
         rows = [order[batch, :size] for batch, size in enumerate(self.sizes)]

@@ -23,6 +23,8 @@ from equalbits.data.randaugment import OPERATIONS, random_operation
 from equalbits.data.sampling import Plan, Shard
 
 AnyDataset = TypeVar("AnyDataset", bound=Dataset | FolderDataset)
+Batches = Iterator[tuple[Tensor, Tensor]]
+Randoms = tuple[Tensor, ...] | None
 
 
 class BaseLoader(ABC, Generic[AnyDataset]):
@@ -76,7 +78,7 @@ class BaseLoader(ABC, Generic[AnyDataset]):
         """Return the image indices of an epoch, int64 (batch, image); the row of a smaller last batch is padded."""
         return self.plan.permutation(epoch)
 
-    def randoms(self, epoch: int) -> tuple[Tensor, ...] | None:
+    def randoms(self, epoch: int) -> Randoms:
         """Draw the random choices of an epoch, each (batch, image), on the device; None without augmentation.
 
         They are the columns, rows and flips of :func:`random_crop`, or those and the sides of :func:`resized_crop`;
@@ -96,22 +98,20 @@ class BaseLoader(ABC, Generic[AnyDataset]):
             drawn += self.plan.squares(epoch, size=self.dataset.crop_size)
         return tuple(values.to(self.dataset.device) for values in drawn)
 
-    def epoch(self, number: int, start_batch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, number: int, start_batch: int = 0) -> Batches:
         """Iterate over (images, labels) of one epoch, from ``start_batch`` on."""
         if not 0 <= start_batch <= len(self):
             raise DataError(f"start_batch={start_batch} must be 0 to {len(self)}, the number of batches in an epoch")
         return self._batches(self.permutation(number), self.randoms(number), start_batch)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Batches:
         """Iterate once in fixed order, for evaluation."""
         if self.plan.shuffle or self.augment is not None:
             raise DataError("a shuffled or augmented loader has many epochs: iterate over loader.epoch(number)")
         return self.epoch(0)
 
     @abstractmethod
-    def _batches(
-        self, order: Tensor, randoms: tuple[Tensor, ...] | None, start: int
-    ) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def _batches(self, order: Tensor, randoms: Randoms, start: int) -> Batches: ...
 
     def _augmented(self, images: Tensor, randoms: Sequence[Tensor] | None) -> Tensor:
         """Crop, mirror, normalise and erase whole uint8 images by their random choices."""
@@ -174,8 +174,6 @@ class Loader(BaseLoader[Dataset]):
         """Return the batch of these images with these random choices, made on the device alone."""
         return self._augmented(self.dataset.images[indices], randoms), self.dataset.labels[indices]
 
-    def _batches(
-        self, order: Tensor, randoms: tuple[Tensor, ...] | None, start: int
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, order: Tensor, randoms: Randoms, start: int) -> Batches:
         for batch, size in enumerate(self.sizes[start:], start):
             yield self.pick(order[batch, :size], [values[batch, :size] for values in randoms] if randoms else None)

@@ -72,6 +72,11 @@ def accuracy(score: Mapping[str, Any]) -> float:
     return float(100 * score["correct"] / score["total"])
 
 
+def last_accuracy(run: Mapping[str, Any]) -> float:
+    """Return the test accuracy in per cent after the last of a run's ``epochs``."""
+    return accuracy(run["epochs"][-1]["test"])
+
+
 def as_score(values: Sequence[float], *, diverged: int = 0) -> str:
     """Format mean ± sample deviation in per cent, and how many runs diverged."""
     if not values:

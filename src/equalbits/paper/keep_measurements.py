@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations, product
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from equalbits._files import write_atomically
@@ -70,11 +69,10 @@ def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], 
                 kept = merge(item, before, kept)
                 result = {**kept, **kept["measured"], "quick": False}
                 log(f"{path} is merged with this measurement")
-    with from_file(item, source), TemporaryDirectory() as drawn:
+    with from_file(item, source):
         item.compare(result)  # raise now for counts that no claim can be made of
-        save_figure(item.draw(result), Path(drawn), item.name)
-        plot = (Path(drawn) / f"{item.name}.png").read_bytes()
-    write_atomically(plots / f"{item.name}.png", plot)
+        figure = item.draw(result)
+    save_figure(figure, plots, item.name, kinds=("png",))
     write_atomically(path, (readable(kept) + "\n").encode())
     return path
 

@@ -16,7 +16,7 @@ from equalbits._plotting import GAP, UP, Figure, heading, legend, new_figure, pa
 from equalbits._statistics import kendall
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
-from equalbits.paper.claims import ONE_SEED, accuracy, undecided
+from equalbits.paper.claims import ONE_SEED, last_accuracy, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import EachEpoch, Watch, quick_recipe, run_watched
 from equalbits.recipes import Recipe, TrainedRun, get_recipe
@@ -142,8 +142,8 @@ def claims(result: Result) -> list[Claim]:
     for schedule in SCHEDULES:
         scored = {d: run for d in decays if (run := _run(result, schedule, d)) is not None}
         if scored:
-            best = max(scored, key=lambda d: _accuracy(scored[d]))
-            ours = f"{best:g} with {_accuracy(scored[best]):.2f} %"
+            best = max(scored, key=lambda d: last_accuracy(scored[d]))
+            ours = f"{best:g} with {last_accuracy(scored[best]):.2f} %"
             rows.append(undecided(f"(e) best weight decay, {schedule} rate", "not reported", ours))
     return rows
 
@@ -168,10 +168,6 @@ def _falls(claim: str, run: Result | None, what: str) -> Claim:
     tau, p = kendall(means)
     trend = f"Kendall's τ {signed(tau)} over {len(means)} windows"
     return undecided(claim, "yes", f"{trend}, p = {p:.2g} ({ours})", why=f"a trend within one run; {ONE_SEED}")
-
-
-def _accuracy(run: Result) -> float:
-    return accuracy(run["epochs"][-1]["test"])
 
 
 def _shown(value: float) -> str:
@@ -213,7 +209,7 @@ def draw(result: Result) -> Figure:
     for schedule, colour in zip(SCHEDULES, (GAP, UP), strict=True):
         axes["d"].plot([], [], color="black", linestyle=STYLES[schedule], label=_LABELS[schedule])
         runs = [_run(result, schedule, decay) for decay in decays]
-        scores = [float("nan") if run is None else _accuracy(run) for run in runs]
+        scores = [float("nan") if run is None else last_accuracy(run) for run in runs]
         line = {"color": colour, "linestyle": STYLES[schedule], "marker": "o", "label": _LABELS[schedule]}
         axes["e"].plot(range(len(decays)), scores, **line)
     axes["e"].set_xticks(range(len(decays)), plain)

@@ -47,30 +47,16 @@ def measure(out: Path, options: Options) -> Result:
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
     groups, recipes = {}, item_recipes(NETS, options, quick={"Conv2": quick_recipe("conv2", images=2000)})
     for net, recipe in recipes.items():
-        for name in sorted(options.grid.get("rules", RULES), key=_start):  # so that rules of one start share stacks
+        # Rules of one start share stacks.
+        for name in sorted(options.grid.get("rules", RULES), key=lambda rule: (RULES[rule].init, RULES[rule].rate)):
             quantizer, init, rate = RULES[name]
             start = {"model.init": init, "optimizer.lr": round(recipe.train.optimizer.lr * rate, 9)}
             vary = {"model.weight_quantizer": [quantizer.format(sparsity) for sparsity in sparsities]}
-            within = f"{net.lower()}/{_folder(_start(name))}"
+            within = f"{net.lower()}/{init}-start" + (f"-rate-{rate:g}" if rate != 1 else "")
             groups[net, name] = item_cases(recipe.with_settings(start), vary, options, within=within)
     measured = run_cases(out / "runs", groups, options)
     nets = {net: {name: measured[net, name] for name in RULES if (net, name) in measured} for net in recipes}
     return {"sparsities": sparsities, "nets": nets, "notes": [_NOTE]}
-
-
-def _start(rule: str) -> tuple[str, float]:
-    """Return initialization and rate factor of a rule; rules that agree in both share stacks."""
-    return RULES[rule].init, RULES[rule].rate
-
-
-def _folder(start: tuple[str, float]) -> str:
-    """Return the directory of the nets with this initialization and rate factor.
-
-    >>> _folder(("torch", 1.0)), _folder(("torch", 0.1))
-    ('torch-start', 'torch-start-rate-0.1')
-    """
-    init, rate = start
-    return f"{init}-start" if rate == 1 else f"{init}-start-rate-{rate:g}"
 
 
 _NOTE = (

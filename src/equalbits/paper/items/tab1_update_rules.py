@@ -17,7 +17,7 @@ from equalbits._claim import Claim, signed
 from equalbits._plotting import DOWN, UP, Axes, Figure, heading, legend, method_color, method_name, new_figure, panel
 from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
-from equalbits.paper.claims import accuracy, counted, undecided
+from equalbits.paper.claims import counted, last_accuracy, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import Watch, quick_recipe, run_watched
 from equalbits.recipes import Recipe, TrainedRun, get_recipe
@@ -119,18 +119,14 @@ def claims(result: Result) -> list[Claim]:
             counted(at_half, "all" if even else "not all", f"{exact} of {filters}", (exact == filters) == even),
             counted(directions, "equal" if even else "not equal", f"{up:,} and {down:,}", (up == down) == even),
         ]
-    half = _accuracy(rules["bihalf"])
+    half = last_accuracy(rules["bihalf"])
     for method in rules:
         if method != "bihalf":
-            other = _accuracy(rules[method])
+            other = last_accuracy(rules[method])
             claim = f"test accuracy with batch norm: bi-half above {method_name(method)}"
             gap = f"{signed(half - other)} points ({half:.2f} % against {other:.2f} %)"
             rows.append(undecided(claim, "not reported", gap))
     return rows
-
-
-def _accuracy(found: Result) -> float:
-    return accuracy(found["epochs"][-1]["test"])
 
 
 def draw(result: Result) -> Figure:
@@ -151,7 +147,7 @@ def draw(result: Result) -> Figure:
     second.bar_label(second.bar(places, shares, color=colours), fmt="%.0f")
     second.set_yticks(range(0, 101, 20))
     last = panel(figure, (1, columns, 3), x="", y="test accuracy, %")
-    last.bar_label(last.bar(places, [_accuracy(found) for found in rules.values()], color=colours), fmt="%.1f")
+    last.bar_label(last.bar(places, [last_accuracy(found) for found in rules.values()], color=colours), fmt="%.1f")
     for each in (axes, second, last):
         each.set_xticks(places, names)
         each.margins(y=0.2)
