@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from equalbits._plotting import new_figure
 from equalbits.cli import main
 from equalbits.paper import Claim, Item, Options, get_item, list_items, reproduce
 from equalbits.paper.item import NO_CLAIM
@@ -24,7 +25,7 @@ def counting_item(calls):
         title="Counted",
         needs="",
         measure=measure,
-        draw=lambda result, out: (out / "drawn").write_text(str(result["value"])),
+        draw=lambda result: new_figure(2, 2, title=f"value {result['value']}"),
         claims=claims,
     )
 
@@ -33,10 +34,11 @@ def test_a_second_call_draws_without_measuring(tmp_path):
     calls = []
     item = counting_item(calls)
     first = reproduce(item, tmp_path, quick=True, device="cpu")
-    (tmp_path / "drawn").unlink()
+    (tmp_path / "counted.svg").unlink()
     assert reproduce(item, tmp_path, quick=True, device="cpu") == first
     assert len(calls) == 1
-    assert (tmp_path / "drawn").read_text() == "3"
+    assert "<!-- value 3 -->" in (tmp_path / "counted.svg").read_text()
+    assert (tmp_path / "counted.png").is_file()
 
 
 def test_the_result_states_its_origin(tmp_path):

@@ -27,7 +27,6 @@ _BENCHMARKS = (
     *("decoder", "training-cost", "eager-host-time", "char-gpt"),
 )
 _BEGIN, _END = "<!-- results table: begin -->", "<!-- results table: end -->"
-_DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet", "tinyimagenet": "Tiny-ImageNet"}
 
 
 def keep_items(folders: Iterable[Path], repository: Path, *, log: Callable[[str], None]) -> list[str]:
@@ -62,8 +61,7 @@ def results_page(folder: Path) -> str:
 def item_sections(folder: Path) -> str:
     """Return the head of the page, a section per item kept in ``folder``, and the table of what is missing."""
     kept = {name: json.loads(path.read_text()) for name in list_items() if (path := folder / f"{name}.json").exists()}
-    used = {data for each in kept.values() for data in each["trained"].get("data", [])}
-    rows = [row for name in list_items() if (row := _incomplete_row(get_item(name), kept.get(name), used))]
+    rows = [row for name in list_items() if (row := _incomplete_row(get_item(name), kept.get(name)))]
     return _render(
         "items.md",
         sections=[_section(get_item(name), each) for name, each in kept.items()],
@@ -218,16 +216,11 @@ def _runs(measured: Any) -> Iterator[dict[str, Any]]:
             yield from _runs(each) if name not in ("runs", "tuning") else ()
 
 
-def _incomplete_row(item: Item, kept: Kept | None, used: set[str]) -> tuple[str, ...]:
+def _incomplete_row(item: Item, kept: Kept | None) -> tuple[str, ...]:
     """Return the row of an item that is incomplete; empty where it is complete."""
     lacking = ["all of it"] if kept is None else missing_parts(item, kept)
-    if not lacking:
-        return ()
-    needs = [name for name in item.needs.split(" and ") if name]
-    data = " and ".join(_DATA[name] for name in needs) or "none"
-    if unused := [_DATA[name] for name in needs if name not in used]:
-        data += f"; no measurement kept here has used {' and '.join(unused)} yet"
-    return item.name, item.title, "; ".join(lacking), data, _command(item.name, {})
+    row = item.name, item.title, "; ".join(lacking), item.needs or "none", _command(item.name, {})
+    return row if lacking else ()
 
 
 def readme_table(folder: Path) -> str:
