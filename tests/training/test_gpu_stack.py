@@ -9,7 +9,7 @@ from gpu_case import Witness, assert_close, assert_same_images, make_loader, mak
 from torch import nn
 
 from equalbits.nn import BiHalf, IRNet
-from equalbits.training import InterruptedTraining, StackError, train, train_stack
+from equalbits.training import DistillConfig, InterruptedTraining, StackError, train, train_stack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -34,6 +34,18 @@ def test_a_captured_stack_trains_what_each_net_trains_alone(make_config) -> None
     for mine, theirs in zip(stacked, alone, strict=True):
         assert_close(mine, theirs)
     assert [record.train.total for history in histories for record in history.epochs] == [84] * 9
+
+
+def test_a_captured_stack_with_a_teacher_and_averaged_weights_trains_what_each_net_trains_alone(make_config) -> None:
+    teacher = make_net(seed=7)
+    settings = {"lr": 0.01, "weight_average": 0.9, "distill": DistillConfig(weight=0.7, temperature=2.0)}
+    config = make_config(speed="captured", precision="fp32", **settings)
+    alone, stacked = ([make_net(seed) for seed in range(2)] for _ in range(2))
+    for seed, model in enumerate(alone):
+        train(model, make_loader(seed=seed), dataclasses.replace(config, seed=seed), teacher=teacher)
+    train_stack(stacked, [make_loader(seed=seed) for seed in range(2)], seeded(config, range(2)), teacher=teacher)
+    for mine, theirs in zip(stacked, alone, strict=True):
+        assert_close(mine, theirs)
 
 
 def test_a_captured_stack_may_have_different_batch_sizes(make_config) -> None:
