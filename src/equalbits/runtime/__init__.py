@@ -31,6 +31,7 @@ from equalbits.runtime.limits import Limits as Limits
 from equalbits.runtime.network import Network as Network
 from equalbits.runtime.network_builder import NetworkBuilder as NetworkBuilder
 from equalbits.runtime.op_specs import Array as Array
+from equalbits.runtime.op_specs import ElementwiseOp as ElementwiseOp
 from equalbits.runtime.op_specs import Floats as Floats
 from equalbits.runtime.op_specs import Operation as Operation
 from equalbits.runtime.op_specs import Settings as Settings

@@ -61,6 +61,9 @@ class OpSpec:
     onnx: str = ""
     aten: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 
+    def __repr__(self) -> str:
+        return self.kind
+
     @property
     def tensor_names(self) -> tuple[str, ...]:
         """Names of all tensors the operation may have, required ones first."""

@@ -16,7 +16,7 @@ from equalbits.deploy.ops import shape as shape
 from equalbits.deploy.traced_values import Known, Value
 from equalbits.deploy.tracer import RULES as RULES
 from equalbits.deploy.tracer import Tracer, rule
-from equalbits.runtime import FUNCTIONS, OPS, Settings
+from equalbits.runtime import OPS, ElementwiseOp, Settings
 
 
 def _same_operation(kind: str, settings: tuple[str, ...], tracer: Tracer, value: Known, *arguments: object) -> Value:
@@ -25,8 +25,7 @@ def _same_operation(kind: str, settings: tuple[str, ...], tracer: Tracer, value:
     return tracer.add(kind, tracer.value(value), **given)
 
 
-for _kind, _spec in OPS.items():
+for _spec in OPS.values():
     for _name, _settings in _spec.aten.items():
-        rule(_name, batch="anywhere" if _kind in (*FUNCTIONS, "relu") else "")(
-            partial(_same_operation, _kind, _settings)
-        )
+        _batch = "anywhere" if isinstance(_spec, ElementwiseOp) else ""
+        rule(_name, batch=_batch)(partial(_same_operation, _spec.kind, _settings))
