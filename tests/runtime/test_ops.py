@@ -92,7 +92,7 @@ def test_a_binary_linear_layer_is_scaled_after_the_exact_sum() -> None:
     weight, features = symbols(5, 300), symbols(3, 300).astype(np.float32)
     bias, scale = reals(5), np.float32([np.sqrt(2 / 300)])
     tensors = {"weight": bits.pack_symbols(weight)[0], "scale": scale, "bias": bias}
-    found = OPS["linear"].run([features], tensors, {})
+    found = OPS["linear"].run([features], {}, tensors)
     np.testing.assert_array_equal(found, (features.astype(int) @ weight.T).astype(np.float32) * scale + bias)
 
 

@@ -11,7 +11,7 @@ Most rules know only values with the batch in front. The few that models apply i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -102,9 +102,7 @@ def _folded(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], options: 
         raise tracer.refuse("pads the batch: a packed network treats each image by itself")
     if how == "norm":  # its channels are axis 1 of the value, and the rule takes them in front
         normed = rule.function(tracer, tracer.move_axis(first, 1, 0), *given[1:])
-        several = isinstance(normed, tuple)
-        view = BatchView(tracer.move_axis(normed[0] if several else normed, 0, 1), folded=True)
-        return (view,) if several else view  # type: ignore[return-value]
+        return _change_first(normed, lambda value: BatchView(tracer.move_axis(value, 0, 1), folded=True))
     if tracer.operation == "index.Tensor" and given[1][0] is None:
         given[1] = [None, *given[1]]
     elif how in ("axis", "cut", "drop") and len(given) > rule.axes_at:
@@ -124,10 +122,14 @@ def _pool(tracer: Tracer, rule: TraceRule, value: Value, rest: Sequence[Any], op
     *_, rows, columns = tracer.shape or ()
     tracer.shape = (tracer.batch, parts * channels, rows, columns)
     made = rule.function(tracer, tracer.reshape(value, (parts * channels, *sizes)), *rest, **options)
-    several = isinstance(made, tuple)
-    pooled = made[0] if several else made
-    view = BatchView(tracer.reshape(pooled, (parts, channels, *pooled.shape[1:])), folded=True)
-    return (view, *made[1:]) if several else view  # type: ignore[return-value]
+    return _change_first(
+        made, lambda pooled: BatchView(tracer.reshape(pooled, (parts, channels, *pooled.shape[1:])), folded=True)
+    )
+
+
+def _change_first(made: Any, change: Callable[[Value], BatchView]) -> Known:
+    """Change the output of a rule, or the first of several outputs."""
+    return (change(made[0]), *made[1:]) if isinstance(made, tuple) else change(made)  # type: ignore[return-value]
 
 
 def _behind_batch(tracer: Tracer, axes: object, view: BatchView) -> object:

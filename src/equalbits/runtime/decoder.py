@@ -71,7 +71,6 @@ class _CachedPlan:
         positions = -(-(self.length + spare) // _BLOCK) * _BLOCK
         answer = _CachedLowering(shortened, tables, positions).run()
         self.plan = native.BUILT.Plan(*tables.tables(), answer, model.engine[len("native (") : -1])
-        self.step_kinds = tables.step_kinds
 
     def __call__(self, tokens: Sequence[int], state: Floats, position: int) -> Floats:
         """Read tokens at a position; return what the last one makes."""
@@ -109,7 +108,7 @@ class _CachedLowering(Lowering):
 
     def _attend(self, place: int, attention: Attention) -> None:
         """Emit one attention, with room in the state for its keys and values."""
-        *lead, rows, width = self.network.shapes[place + 1]
+        *lead, rows, width = self.shapes[place + 1]
         heads, queries, keys, values = math.prod(lead), *(self.as_flat(value) for value in attention.inputs)
         sizes = {"SIZE0": heads, "SIZE1": rows, "SIZE2": width, "SIZE3": self._positions}
         start, middle = self._kept, self._kept + heads * width * self._positions
@@ -120,7 +119,7 @@ class _CachedLowering(Lowering):
     def _add_positions(self, place: int, operation: Operation) -> None:
         """Emit an affine whose gain and shift depend on the position."""
         value, (gain, shift) = operation.inputs[0], self._tables[place]
-        read, count = self.as_flat(value), math.prod(self.network.shapes[value])
+        read, count = self.as_flat(value), math.prod(self.shapes[value])
         if (gain != 1).any():
             made = self.plan.value(REAL, (count,))
             rows = self._rows_of(gain, read)

@@ -50,7 +50,7 @@ class Lowering:
     """
 
     def __init__(self, network: Network, plan: PlanTables, byte_weights: tuple[DTypeLike, ...] = (np.uint8,)) -> None:
-        self.network, self.plan, self.byte_weights = network, plan, byte_weights
+        self.network, self.plan, self.byte_weights, self.shapes = network, plan, byte_weights, network.shapes
         self.output = len(network.operations)
         self.real: dict[int, int] = {}
         self.compact: dict[int, int] = {}
@@ -69,7 +69,7 @@ class Lowering:
             if place not in self.fused:
                 self.plan.place = place
                 self.lower_operation(place, operation)
-        in_order = self.network.shapes[self.output][0] == 1
+        in_order = self.shapes[self.output][0] == 1
         return self.as_real(self.output) if in_order else self.as_flat(self.output)
 
     def lower_operation(self, place: int, operation: Operation) -> None:
@@ -78,12 +78,12 @@ class Lowering:
 
     def native_shape(self, value: int) -> Shape:
         """Return the shape that the plan gives a value: an image, or one long list."""
-        shape = self.network.shapes[value]
+        shape = self.shapes[value]
         return shape if value in self.images else (math.prod(shape),)
 
     def strides(self, value: int) -> Shape:
         """Return the strides of a value in memory: images are channels-last, everything else is contiguous."""
-        channels, *rest = shape = self.network.shapes[value]
+        channels, *rest = shape = self.shapes[value]
         return (1, rest[1] * channels, channels) if value in self.images else strides(shape)
 
     def vector(self, array: Array, value: int, axis: int = 0, *, by_rows: bool = False) -> int:
@@ -91,7 +91,7 @@ class Lowering:
 
         With ``by_rows`` they are those of one row, the last axis.
         """
-        shape = self.network.shapes[value]
+        shape = self.shapes[value]
         if by_rows or self._by_rows:
             return self.plan.tensor(np.broadcast_to(array.astype(np.float32).reshape(-1), shape[-1:]))
         spread = array.astype(np.float32).reshape(-1, *(1,) * (len(shape) - 1 - axis))
@@ -156,7 +156,7 @@ class Lowering:
         if step.startswith("CONV") and not by_rows and "RESIDUAL" not in fields:
             value = self._fuse_pool(value, fields)
         groups = fields.get("GROUPS", 1)
-        whole_words = not by_rows and (groups == 1 or self.network.shapes[value][0] // groups % 32 == 0)
+        whole_words = not by_rows and (groups == 1 or self.shapes[value][0] // groups % 32 == 0)
         served = self._end_in_bits(value, fields) if whole_words else set()
         served |= set() if by_rows else self._end_in_bytes(value, fields)
         if value == self.output or set(self.readers[value]) - served or not fields.keys() & {"OUT_BITS", "OUT_BYTES"}:
@@ -190,7 +190,7 @@ class Lowering:
 
     def _is_per_entry(self, place: int) -> bool:
         """Return whether the vectors of an operation hold one number, or one per entry of the last axis."""
-        operation, rank = self.network.operations[place], len(self.network.shapes[place + 1])
+        operation, rank = self.network.operations[place], len(self.shapes[place + 1])
         vectors = [array for name, array in self.network.arrays(operation).items() if array.size > 1]
         return not vectors or operation.settings.get("axis", 0) == rank - 1
 
@@ -243,7 +243,7 @@ class Lowering:
 
     def as_flat(self, value: int) -> int:
         """Return a value of the plan that holds the numbers of ``value`` in torch's order."""
-        found, shape = self.as_real(value), self.network.shapes[value]
+        found, shape = self.as_real(value), self.shapes[value]
         if value not in self.images or shape[1:] == (1, 1):
             return found
         flat = self.plan.value(REAL, (math.prod(shape),))
@@ -252,7 +252,7 @@ class Lowering:
 
     def write_flat(self, value: int, step: str, **fields: int) -> None:
         """Emit a step that makes ``value`` in torch's order; an image is put in its own layout behind it."""
-        shape = self.network.shapes[value]
+        shape = self.shapes[value]
         flat = self.plan.value(REAL, (math.prod(shape),))
         self.plan.step(step, OUT=flat, **fields)
         self.real[value] = self._from_flat(flat, value)
@@ -265,7 +265,7 @@ class Lowering:
 
     def _from_flat(self, flat: int, value: int) -> int:
         """Return a value of the plan with the numbers of ``flat`` in the layout of ``value``."""
-        shape = self.network.shapes[value]
+        shape = self.shapes[value]
         if value not in self.images or shape[1:] == (1, 1):
             return flat
         target = self.plan.value(REAL, shape)

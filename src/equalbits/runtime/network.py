@@ -93,7 +93,7 @@ class Network:
         """Run one operation in numpy on the values it reads."""
         inputs = [values[value] for value in operation.inputs]
         with np.errstate(all="ignore"):  # overflow gives infinity and NaN, as in torch
-            return operation.spec.run(inputs, self.arrays(operation), operation.settings)
+            return operation.spec.run(inputs, operation.settings, self.arrays(operation))
 
     def binary_layers(self) -> Iterator[tuple[int, Operation]]:
         """Yield the operations whose weights are bits, with their place."""

@@ -91,7 +91,7 @@ class OpSpec:
         """Return the output shape; raise ValueError for inputs, settings or tensors that do not fit."""
         return inputs[0]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         """Compute the output in numpy: the reference of every engine."""
         raise NotImplementedError
 

@@ -32,16 +32,7 @@ def convolution(
     """Convolve over one or two axes, plainly or transposed."""
     weight, borders = tracer.constant(weight), [side for side in padding for _ in range(2)]
     window: Settings = {"stride": stride, "padding": borders, "dilation": dilation, "groups": groups}
-    if not transposed:
-        return _convolve_each(tracer, value, weight, bias, window)
-    if isinstance(value, BatchView):
-        raise tracer.refuse("transposes a convolution of a batch folded with another axis: keep the batch in front")
-    image = tracer.value(value)
-    if weight.dim() == 4:
-        return _convolve_transposed(tracer, image, weight, bias, window, output_padding)
-    image, window = tracer.reshape(image, (image.shape[0], 1, *image.shape[1:])), _one_row(window)
-    made = _convolve_transposed(tracer, image, weight.unsqueeze(2), bias, window, [0, *output_padding])
-    return tracer.reshape(made, (made.shape[0], made.shape[2]))
+    return _convolve_each(tracer, value, weight, bias, window, output_padding if transposed else None)
 
 
 @rule("conv1d.default", "conv2d.default", "conv1d.padding", "conv2d.padding", batch="own")
@@ -111,21 +102,34 @@ def _single_ones(channels: int, kernel: Sequence[int]) -> Tensor:
     return torch.eye(pixels).repeat(channels, 1).reshape(channels * pixels, 1, *kernel)
 
 
-def _convolve_each(tracer: Tracer, value: Known, weight: Tensor, bias: Known, window: Settings) -> Known:
-    """Add a plain convolution of each image, or of each part of a batch that is folded with another axis."""
-    if isinstance(value, BatchView):
-        return BatchView(_convolve_parts(tracer, value.value, weight, bias, window), folded=True)
-    return _convolve(tracer, tracer.value(value), weight, bias, window)
+def _convolve_each(
+    tracer: Tracer, value: Known, weight: Tensor, bias: Known, window: Settings, more: Sequence[int] | None = None
+) -> Known:
+    """Add a convolution of each image, or of each part of a batch that is folded with another axis.
 
-
-def _convolve(tracer: Tracer, value: Value, weight: Tensor, bias: Known, window: Settings) -> Value:
-    """Add a plain convolution; one along one axis is over an image of one row."""
-    one_row = weight.dim() == 3
+    ``more`` is the output padding of a transposed convolution. A convolution along one axis is over images of one row.
+    """
+    folded, one_row = isinstance(value, BatchView), weight.dim() == 3
+    image = value.value if isinstance(value, BatchView) else tracer.value(value)
     if one_row:
-        value = _as_image(tracer, value, (value.shape[0], 1, *value.shape[1:]))
-        weight, window = weight.unsqueeze(2), _one_row(window)
-    made = _add_weighted(tracer, "conv", value, weight, bias, {"kernel": tuple(weight.shape[2:]), **window})
-    return tracer.reshape(made, (made.shape[0], made.shape[2])) if one_row else made
+        image = _as_image(tracer, image, (*image.shape[:-1], 1, image.shape[-1]))
+        weight, more = weight.unsqueeze(2), None if more is None else [0, *more]
+        before = {"stride": [1], "padding": [0, 0], "dilation": [1]}
+        window = {**window, **{name: [*first, *window[name]] for name, first in before.items()}}
+    if more is None:
+        made = (_convolve_parts if folded else _convolve)(tracer, image, weight, bias, window)
+    elif folded:
+        raise tracer.refuse("transposes a convolution of a batch folded with another axis: keep the batch in front")
+    else:
+        made = _convolve_transposed(tracer, image, weight, bias, window, more)
+    if one_row:
+        made = tracer.reshape(made, (*made.shape[:-2], made.shape[-1]))
+    return BatchView(made, folded=True) if folded else made
+
+
+def _convolve(tracer: Tracer, image: Value, weight: Tensor, bias: Known, window: Settings) -> Value:
+    """Add a plain convolution over an image."""
+    return _add_weighted(tracer, "conv", image, weight, bias, {"kernel": tuple(weight.shape[2:]), **window})
 
 
 def _convolve_transposed(
@@ -145,9 +149,6 @@ def _convolve_transposed(
 def _convolve_parts(tracer: Tracer, value: Value, weight: Tensor, bias: Known, window: Settings) -> Value:
     """Convolve each part of (part, channel, row, column): they lie below each other, apart by their padding."""
     below, borders = tracer.move_axis(value, 1, 0), window["padding"]
-    if weight.dim() == 3:  # a part is a row
-        made = _convolve(tracer, below, weight.unsqueeze(2), bias, _one_row(window))
-        return tracer.move_axis(made, 1, 0)
     channels, parts, rows, columns = below.shape
     around, step = rows + sum(borders[:2]), window["stride"][0]
     reach, pitch = window["dilation"][0] * (weight.shape[2] - 1) + 1, math.ceil(around / step) * step
@@ -158,12 +159,6 @@ def _convolve_parts(tracer: Tracer, value: Value, weight: Tensor, bias: Known, w
     made = tracer.reshape(made, (made.shape[0], parts, pitch // step, made.shape[2]))
     made = tracer.slice_axis(made, 2, slice(0, (around - reach) // step + 1))
     return tracer.move_axis(made, 1, 0)
-
-
-def _one_row(window: Settings) -> Settings:
-    """Return the window of a convolution along one axis, over an image of one row."""
-    before = {"stride": [1], "padding": [0, 0], "dilation": [1]}
-    return {**window, **{name: [*first, *window[name]] for name, first in before.items()}}
 
 
 def _insert_zeros(tracer: Tracer, value: Value, stride: Sequence[int]) -> Value:

@@ -21,7 +21,7 @@ class _Function(ElementwiseOp):
         self.kind, self.function, self.onnx = kind, function, kind.capitalize()
         self.aten = {f"{kind}.default": ()} if same else {}  # type: ignore[misc]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return self.function(values[0])
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
@@ -62,7 +62,7 @@ class _ELU(_Function):
 
     settings: ClassVar = {"alpha": Setting(op_specs.number, 1.0)}
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return functions.elu(values[0], settings["alpha"])
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:

@@ -38,10 +38,10 @@ class _Weighted(OpSpec):
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         value = operation.inputs[0]
         arrays = lowering.network.arrays(operation)
-        by_rows = self.kind == "linear" and len(lowering.network.shapes[place + 1]) > 1
+        by_rows = self.kind == "linear" and len(lowering.shapes[place + 1]) > 1
         fields = windows.native_window(operation.settings) if self.kind == "conv" else {}
         if by_rows:
-            fields["SIZE0"] = math.prod(lowering.network.shapes[value][:-1])
+            fields["SIZE0"] = math.prod(lowering.shapes[value][:-1])
         for part in ("scale", "bias"):
             if part in arrays:
                 fields[part.upper()] = lowering.vector(arrays[part], place + 1, by_rows=by_rows)
@@ -102,7 +102,7 @@ class _Conv(_Weighted):
         _check_weight(tensors, (filters, channels // groups, *settings["kernel"]))
         return (filters, *windows.window_positions(inputs[0], settings))
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         lined = windows.sliding_windows(windows.pad_image(values[0], settings["padding"], 0.0), settings)
         batch, channels, rows, columns, *kernel = lined.shape
         groups, part = settings["groups"], channels // settings["groups"]
@@ -132,7 +132,7 @@ class _Linear(_Weighted):
             raise ValueError(f"has input_bits={kept_bits} and weights that are not bits: real weights need 32")
         return (*inputs[0][:-1], filters)
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         rows = values[0].reshape(-1, values[0].shape[-1])
         weights = _float_weights(tensors, rows.shape[1])
         if settings.get("input_bits", 32) != 8:

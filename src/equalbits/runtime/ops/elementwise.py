@@ -45,7 +45,7 @@ class _Affine(ChainOp):
         op_specs.check_vector("gain_shift", tensors["gain_shift"], {(2, inputs[0][axis])})
         return inputs[0]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         tail = (1,) * (values[0].ndim - 2 - settings["axis"])
         gain, shift = (row.astype(np.float32).reshape(-1, *tail) for row in tensors["gain_shift"])
         result: Floats = values[0] * gain + shift
@@ -72,7 +72,7 @@ class _PReLU(ChainOp):
         op_specs.check_vector("slope", tensors["slope"], {(1,), (inputs[0][0],)})
         return inputs[0]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return np.where(values[0] >= 0, values[0], values[0] * _per_channel(tensors["slope"], values[0]))
 
     def fields(self, lowering: Lowering, operation: Operation, value: int, number: str) -> dict[str, int]:
@@ -96,7 +96,7 @@ class _Clamp(ChainOp):
             raise ValueError(f"has min={low} above max={high}")
         return inputs[0]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         low, high = settings["min"], settings["max"]
         value = values[0] if low is None else np.maximum(values[0], np.float32(low))
         return value if high is None else np.minimum(value, np.float32(high))
@@ -117,7 +117,7 @@ class _ReLU(ChainOp):
     kind, onnx = "relu", "Relu"
     aten: ClassVar = {"relu.default": ()}
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return np.maximum(values[0], np.float32(0))
 
     def slot(self, lowering: Lowering, place: int) -> str:
@@ -136,7 +136,7 @@ class _Sign(ElementwiseOp):
 
     kind = "sign"
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return np.where(values[0] >= 0, np.float32(1), np.float32(-1))
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
@@ -162,7 +162,7 @@ class _Add(ChainOp):
             raise ValueError(f"adds values of shape {inputs[0]} and {inputs[1]}: they must be the same")
         return inputs[0]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return values[0] + values[1]
 
     def slot(self, lowering: Lowering, place: int) -> str:

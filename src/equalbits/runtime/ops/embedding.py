@@ -31,7 +31,7 @@ class _Embedding(OpSpec):
     def work(self, shape: Shape, inputs: Shapes, settings: Settings, tensors: Tensors) -> int:
         return math.prod(shape)
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         ids, table = values[0], tensors["table"].astype(np.float32, copy=False)
         valid = (ids >= 0) & (ids < len(table)) & (ids == np.floor(ids))
         rows = table[np.where(valid, ids, 0).astype(np.int64)]
@@ -40,7 +40,7 @@ class _Embedding(OpSpec):
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         table = lowering.network.arrays(operation)["table"]
         ids, weight = lowering.as_flat(operation.inputs[0]), lowering.plan.weight(table, np.float32)
-        count = math.prod(lowering.network.shapes[operation.inputs[0]])
+        count = math.prod(lowering.shapes[operation.inputs[0]])
         sizes = {"SIZE0": count, "SIZE1": table.shape[1], "SIZE2": len(table)}
         lowering.write_flat(place + 1, "EMBED", IN=ids, SCALE=weight, **sizes)
 

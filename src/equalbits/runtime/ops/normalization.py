@@ -30,7 +30,7 @@ class _AlongAxis(OpSpec):
         return {}
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
-        value, axis, shape = operation.inputs[0], operation.settings["axis"], lowering.network.shapes[place + 1]
+        value, axis, shape = operation.inputs[0], operation.settings["axis"], lowering.shapes[place + 1]
         source, fields = lowering.as_real(value), self.fields(lowering, operation)
         target, order = lowering.write_real(place + 1), [i for i in range(len(shape)) if i != axis] + [axis]
         both = (lowering.strides(value), lowering.strides(place + 1))
@@ -49,7 +49,7 @@ class _Softmax(_AlongAxis):
             raise ValueError(f"is causal along axis {settings['axis']} of {inputs[0]}: it must be the last of several")
         return super().shape(inputs, settings, tensors)
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         (value,), axis = values, settings["axis"] + 1
         value = np.where(_later(*value.shape[-2:]), np.float32(-np.inf), value) if settings["causal"] else value
         powers = functions.exp(value - value.max(axis=axis, keepdims=True))
@@ -57,7 +57,7 @@ class _Softmax(_AlongAxis):
         return shares
 
     def fields(self, lowering: Lowering, operation: Operation) -> dict[str, int]:
-        return {"CAUSAL": lowering.network.shapes[operation.inputs[0]][-2] if operation.settings["causal"] else 0}
+        return {"CAUSAL": lowering.shapes[operation.inputs[0]][-2] if operation.settings["causal"] else 0}
 
     def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
         (value,) = graph.inputs(operation)
@@ -85,7 +85,7 @@ class _RMSNorm(_AlongAxis):
             op_specs.check_vector(name, tensor, {(size,)})
         return inputs[0]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         (value,), axis = values, settings["axis"] + 1
         if self.centered:
             value = value - value.mean(axis=axis, keepdims=True, dtype=np.float64).astype(np.float32)

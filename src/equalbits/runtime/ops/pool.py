@@ -44,7 +44,7 @@ class _MaxPool(_Pool):
 
     kind, step = "max_pool", "MAX_POOL"
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         padded = windows.pad_image(values[0], settings["padding"], -np.inf)
         result: Floats = windows.sliding_windows(padded, settings).max(axis=(4, 5))
         return result
@@ -59,7 +59,7 @@ class _AvgPool(_Pool):
     kind, step = "avg_pool", "AVG_POOL"
     settings: ClassVar = {**windows.WINDOW, "count_padding": Setting(op_specs.flag, True)}
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         padding = settings["padding"]
         total = _sum_in_order(windows.sliding_windows(windows.pad_image(values[0], padding, 0.0), settings))
         if settings["count_padding"]:
@@ -85,7 +85,7 @@ class _AdaptiveAvgPool(_Pool):
             raise ValueError(f"pools to {settings['size']}: there may be {MAX_WINDOW} windows at most")
         return (channels, *settings["size"])
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         (value,), (rows, columns) = values, settings["size"]
         result = np.empty((*value.shape[:2], rows, columns), np.float32)
         for row, (top, bottom) in enumerate(adaptive_windows(value.shape[2], rows)):

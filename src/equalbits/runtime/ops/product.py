@@ -21,18 +21,17 @@ class _Mul(OpSpec):
             )
         return tuple(map(max, first, second))
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return values[0] * values[1]
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         """Emit a step over the output as it lies in memory; axes that are contiguous in all values are merged."""
-        shape, sources = lowering.network.shapes[place + 1], [lowering.as_real(value) for value in operation.inputs]
+        shape, sources = lowering.shapes[place + 1], [lowering.as_real(value) for value in operation.inputs]
         target, apart = lowering.write_real(place + 1), lowering.strides(place + 1)
         rows: list[list[int]] = []  # of each axis: its size, and its strides in both inputs
         for axis in sorted(range(len(shape)), key=lambda axis: -apart[axis]):
             strides = [
-                lowering.strides(value)[axis] if lowering.network.shapes[value][axis] > 1 else 0
-                for value in operation.inputs
+                lowering.strides(value)[axis] if lowering.shapes[value][axis] > 1 else 0 for value in operation.inputs
             ]
             if shape[axis] == 1:
                 continue
@@ -59,11 +58,11 @@ class _MatMul(OpSpec):
     def work(self, shape: Shape, inputs: Shapes, settings: Settings, tensors: Tensors) -> int:
         return math.prod(shape) * inputs[0][-1]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return values[0] @ values[1]
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
-        shapes = [lowering.network.shapes[value] for value in operation.inputs]
+        shapes = [lowering.shapes[value] for value in operation.inputs]
         first, second = (lowering.as_flat(value) for value in operation.inputs)
         sizes = (math.prod(shapes[0][:-2]), *shapes[0][-2:], shapes[1][-1])
         fields = {f"SIZE{i}": size for i, size in enumerate(sizes)}

@@ -31,7 +31,7 @@ class _Quantize(ElementwiseOp):
             raise ValueError(f"has min={low} and max={high}: the range must hold 0 and at most 256 whole numbers")
         return inputs[0]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         whole: Floats = values[0] * np.float32(settings["gain"])
         np.fmax(whole, np.float32(settings["min"]), out=whole)  # a NaN becomes the least
         np.minimum(whole, np.float32(settings["max"]), out=whole)

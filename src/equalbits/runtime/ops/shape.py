@@ -26,7 +26,7 @@ class _Concat(OpSpec):
             raise ValueError(f"concatenates shapes {list(inputs)[:4]}: only their channels may differ")
         return (sum(shape[0] for shape in inputs), *inputs[0][1:])
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return np.concatenate(values, axis=1)
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
@@ -34,7 +34,7 @@ class _Concat(OpSpec):
         target, after = lowering.write_real(place + 1), lowering.strides(place + 1)
         start = 0
         for source, value in sources:
-            part = lowering.network.shapes[value]
+            part = lowering.shapes[value]
             lowering.plan.copy(source, target, part, (lowering.strides(value), after), (0, start * after[0]))
             start += part[0]
 
@@ -55,7 +55,7 @@ class _Reshape(OpSpec):
             raise ValueError(f"reshapes {inputs[0]} to {shape}: both must hold as many numbers")
         return shape
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return values[0].reshape(len(values[0]), *settings.get("shape", (-1,)))
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
@@ -88,12 +88,12 @@ class _Permute(OpSpec):
             raise ValueError(f"permutes {inputs[0]} by {axes}: name each axis once, from 0")
         return tuple(inputs[0][axis] for axis in axes)
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         return values[0].transpose(_with_batch(settings["axes"]))
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         source, apart = lowering.as_real(operation.inputs[0]), lowering.strides(operation.inputs[0])
-        shape, moved = lowering.network.shapes[place + 1], tuple(apart[axis] for axis in operation.settings["axes"])
+        shape, moved = lowering.shapes[place + 1], tuple(apart[axis] for axis in operation.settings["axes"])
         lowering.plan.copy(source, lowering.write_real(place + 1), shape, (moved, lowering.strides(place + 1)))
 
     def export(self, graph: ExportGraph, operation: Operation, shape: Shape) -> Node:
@@ -118,13 +118,13 @@ class _ChannelShuffle(OpSpec):
             raise ValueError(f"shuffles {channels} channels in {settings['groups']} groups: they must divide evenly")
         return inputs[0]
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         batch, channels, *rest = values[0].shape
         grouped = values[0].reshape(batch, settings["groups"], channels // settings["groups"], *rest)
         return grouped.swapaxes(1, 2).reshape(values[0].shape)
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
-        source, shape = lowering.as_real(operation.inputs[0]), lowering.network.shapes[place + 1]
+        source, shape = lowering.as_real(operation.inputs[0]), lowering.shapes[place + 1]
         groups, part = operation.settings["groups"], shape[0] // operation.settings["groups"]
         both = (lowering.strides(operation.inputs[0]), lowering.strides(place + 1))
         moved = (
@@ -154,13 +154,13 @@ class _Slice(OpSpec):
                 raise ValueError(f"takes {start}:{stop}:{step} of an axis of {size}: the slice must not be empty")
         return tuple((stop - start + step - 1) // step for start, stop, step in zip(starts, stops, steps, strict=True))
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         ranges = zip(settings["start"], settings["stop"], settings["step"], strict=True)
         return values[0][(slice(None), *(slice(*entry) for entry in ranges))]
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
         source, apart = lowering.as_real(operation.inputs[0]), lowering.strides(operation.inputs[0])
-        settings, shape = operation.settings, lowering.network.shapes[place + 1]
+        settings, shape = operation.settings, lowering.shapes[place + 1]
         steps = tuple(step * far for step, far in zip(settings["step"], apart, strict=True))
         offset = sum(start * far for start, far in zip(settings["start"], apart, strict=True))
         target = lowering.write_real(place + 1)
@@ -182,12 +182,12 @@ class _Pad(OpSpec):
         before, after = (per_axis(settings[name], inputs[0]) for name in ("before", "after"))
         return tuple(b + size + a for b, size, a in zip(before, inputs[0], after, strict=True))
 
-    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+    def run(self, values: Sequence[Floats], settings: Settings, tensors: Tensors) -> Floats:
         widths = ((0, 0), *zip(settings["before"], settings["after"], strict=True))
         return np.pad(values[0], widths, constant_values=np.float32(settings["value"]))
 
     def lower(self, lowering: Lowering, place: int, operation: Operation) -> None:
-        source, before = lowering.as_real(operation.inputs[0]), lowering.network.shapes[operation.inputs[0]]
+        source, before = lowering.as_real(operation.inputs[0]), lowering.shapes[operation.inputs[0]]
         target, after = lowering.write_real(place + 1), lowering.strides(place + 1)
         offset = sum(start * far for start, far in zip(operation.settings["before"], after, strict=True))
         fill = lowering.plan.tensor(np.array([operation.settings["value"]], np.float32))
