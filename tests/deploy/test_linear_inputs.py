@@ -11,7 +11,7 @@ from equalbits.deploy import PackError, pack
 from equalbits.deploy.graph import to_network
 from equalbits.deploy.pack_weights import round_linear_inputs
 from equalbits.deploy.torch_export import trace_program
-from equalbits.deploy.translate import trace
+from equalbits.deploy.translate import translate
 from equalbits.deploy.verify import _rounding_error, verify_native
 from equalbits.nn import BinaryLinear, Sign, SignActivation
 from equalbits.runtime import load_packed, native
@@ -37,7 +37,7 @@ def test_only_binary_layers_that_read_reals_are_rounded():
     packed = pack(model, torch.randn(4, 3, 6, 6), linear_inputs="int8")
     linear = [operation for operation in packed.network.operations if operation.kind == "linear"]
     assert [operation.settings["input_bits"] for operation in linear] == [8, 32]
-    graph = trace(trace_program(mixed(), torch.randn(2, 3, 6, 6)))
+    graph = translate(trace_program(mixed(), torch.randn(2, 3, 6, 6)))
     round_linear_inputs(graph)
     assert [step.settings["input_bits"] for step in graph.steps if step.kind == "linear"] == [8, 32, 32]
 
@@ -99,7 +99,7 @@ def test_engines_that_round_a_tie_differently_are_accepted(seed):
     """Sums of a real convolution differ in their last bits, and sometimes round to either side of a tie."""
     model = mixed(seed)
     frozen = trace_program(nn.Sequential(*list(model)[:4]).eval(), torch.randn(8, 3, 6, 6))
-    graph = trace(frozen)
+    graph = translate(frozen)
     round_linear_inputs(graph)
     network, images = to_network(graph), frozen.images.numpy()
     verify_native(network, graph, images, (run_numpy(network, images),))
@@ -113,7 +113,7 @@ def test_a_sum_rounding_error_by_a_step_for_each_input_between_two_quantize_int8
 @pytest.mark.skipif(native.BUILT is None, reason=native.REASON)
 def test_a_native_result_beyond_the_rounding_bound_is_refused():
     frozen = trace_program(nn.Sequential(nn.Flatten(), BinaryLinear(12, 3)).eval(), torch.randn(2, 3, 2, 2))
-    graph = trace(frozen)
+    graph = translate(frozen)
     round_linear_inputs(graph)
     network, images = to_network(graph), frozen.images.numpy()
     with pytest.raises(PackError, match="the native engine differs from numpy"):

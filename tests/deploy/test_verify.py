@@ -15,7 +15,7 @@ from equalbits.deploy import PackError, Preprocessing, pack
 from equalbits.deploy.graph import to_network
 from equalbits.deploy.pack_weights import quantize_int8
 from equalbits.deploy.torch_export import trace_program
-from equalbits.deploy.translate import trace
+from equalbits.deploy.translate import translate
 from equalbits.deploy.verify import _check_ties, verify, verify_native
 from equalbits.models import create_model
 from equalbits.nn import BinaryConv2d, BinaryLinear, SignActivation
@@ -39,7 +39,7 @@ def small(inputs=None):
 @pytest.mark.parametrize("layer", ["0", "2", "3", "6"])
 def test_a_layer_packed_wrongly_is_named(layer):
     frozen = trace_program(small(), torch.randn(2, 3, 8, 8))
-    graph = trace(frozen)
+    graph = translate(frozen)
     step = next(step for step in graph.steps if step.layer == layer)
     part = "scale" if layer == "2" else next(iter(step.arrays))
     step.arrays[part] = step.arrays[part] * np.float32(1.5)
@@ -49,7 +49,7 @@ def test_a_layer_packed_wrongly_is_named(layer):
 
 def test_a_flipped_bit_is_noticed():
     frozen = trace_program(small(), torch.randn(2, 3, 8, 8))
-    graph = trace(frozen)
+    graph = translate(frozen)
     step = next(step for step in graph.steps if step.layer == "2")
     step.arrays["weight"][3, 0] ^= 1
     with pytest.raises(PackError, match="layer '2'"):
@@ -59,7 +59,7 @@ def test_a_flipped_bit_is_noticed():
 @pytest.mark.skipif(native.BUILT is None, reason=native.REASON)
 def test_an_answer_that_the_native_engine_does_not_give_is_refused():
     frozen = trace_program(small(SignActivation()), torch.randn(2, 3, 8, 8))
-    graph = trace(frozen)
+    graph = translate(frozen)
     network, images = to_network(graph), frozen.images.numpy()
     answer = run_numpy(network, images)
     verify_native(network, graph, images, (answer,))
@@ -86,7 +86,7 @@ def test_rounding_that_adds_up_over_a_deep_net_is_no_fault():
     """The bias moves by 2⁻¹⁹: as much as rounding may, and far more than two libraries on one processor differ by."""
     torch.manual_seed(3)
     frozen = trace_program(Amplifying(), torch.randn(4, 1, 8, 8))
-    graph = trace(frozen)
+    graph = translate(frozen)
     step = next(step for step in graph.steps if step.layer == "first")
     step.arrays["bias"] = step.arrays["bias"] + np.float32(2**-19)
     network = to_network(graph)
@@ -158,7 +158,7 @@ def test_equal_answers_give_no_warning(caplog):
 def side_by_side(change):
     """Inputs of the check of ties, with the model's numbers changed."""
     frozen = trace_program(small(SignActivation()), torch.randn(2, 3, 32, 32))
-    graph = trace(frozen)
+    graph = translate(frozen)
     traced = frozen.run()
     (sign,) = (step.node for step in graph.steps if step.kind == "sign")
     (before,) = (graph.steps[step.inputs[0] - 1].node for step in graph.steps if step.kind == "sign")

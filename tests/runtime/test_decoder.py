@@ -7,7 +7,7 @@ import pytest
 
 from equalbits.runtime import Decoder, Network, NetworkBuilder, PackedModel, Port, generate, native
 from equalbits.runtime.engine import NativeEngine, run_numpy
-from equalbits.runtime.shorten import shorten
+from equalbits.runtime.shorten_decoder import shorten
 
 LENGTH, WIDTH, HEADS, VOCABULARY = 40, 24, 3, 30
 SETS = [] if native.BUILT is None else native.BUILT.instruction_sets()

@@ -7,8 +7,8 @@ from itertools import islice
 
 import numpy as np
 
+from equalbits.deploy.compare import other_class
 from equalbits.deploy.graph import Graph, PackError, Step
-from equalbits.deploy.verify import other_class
 from equalbits.runtime import Floats, Network, PackedModel, Settings, each_value, exact_products, many_filters, native
 
 _LOG = logging.getLogger("equalbits")

@@ -5,15 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 import numpy as np
-import torch
 
 from equalbits.deploy.traced_values import Value
-from equalbits.runtime import OPS, Array, Floats, Network, Port, Settings, Shape, make_operation
+from equalbits.runtime import OPS, Array, Network, Port, Settings, Shape, make_operation
 
 Arrays = dict[str, Array]
 
-#: Tolerance of logits, relative to the largest: float32 sums in another order.
-TOLERANCE = 1e-4
 #: Characters that a name in a packed file cannot hold, and that of a torch module can.
 _NOT_IN_NAMES = re.compile(r"[\s=:]")
 
@@ -114,16 +111,3 @@ def _store(tensors: Arrays, layer: str, part: str, array: Array) -> str:
         name = f"{layer}~{count}.{part}"
     tensors[name] = array
     return name
-
-
-def as_array(tensor: torch.Tensor) -> Floats:
-    """Return a tensor as a contiguous float32 array."""
-    return np.ascontiguousarray(tensor.detach().to("cpu", torch.float32).numpy())
-
-
-def is_close(found: Floats, expected: Floats) -> bool:
-    """Return whether all numbers lie within :data:`TOLERANCE` of the largest."""
-    if found.shape != expected.shape:
-        return False
-    largest = float(np.abs(expected).max(initial=0.0))
-    return bool(np.abs(found - expected).max(initial=0.0) <= TOLERANCE * largest + 1e-6)

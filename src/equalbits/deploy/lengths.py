@@ -8,11 +8,12 @@ from fractions import Fraction
 import numpy as np
 from torch import Tensor, nn
 
-from equalbits.deploy.graph import Graph, PackError, Step, as_array, to_network
+from equalbits.deploy.compare import as_array, same_answers
+from equalbits.deploy.graph import Graph, PackError, Step, to_network
 from equalbits.deploy.ports import Example
 from equalbits.deploy.torch_export import Frozen, trace_program
-from equalbits.deploy.translate import trace
-from equalbits.deploy.verify import same_answers, verify
+from equalbits.deploy.translate import translate
+from equalbits.deploy.verify import verify
 from equalbits.runtime import Array, Lengths, Network, Shape, Sizes, at_length, run_numpy
 
 #: Graph and traced model by length, the longest first.
@@ -46,7 +47,7 @@ class Span:
         for length in sorted({self.most - 1, (self.least + self.most) // 2, self.least}, reverse=True):
             try:
                 frozen = trace_program(model, self.shorten(example, length))
-                graph = trace(frozen)
+                graph = translate(frozen)
                 verify(to_network(graph), graph, frozen)
             except Exception as error:  # a forward may raise anything for a length that it does not take
                 why = " ".join(str(error).split())[:300]

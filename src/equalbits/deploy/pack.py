@@ -8,12 +8,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from equalbits.deploy.activations import ACTIVATIONS, log_agreement, round_activations
-from equalbits.deploy.graph import Header, PackError, as_array, same_computation, to_network
+from equalbits.deploy.compare import as_array
+from equalbits.deploy.graph import Header, PackError, same_computation, to_network
 from equalbits.deploy.lengths import Span, with_lengths
 from equalbits.deploy.pack_weights import LINEAR_INPUTS, RESTS, narrow_arrays, round_linear_inputs
 from equalbits.deploy.ports import Example
 from equalbits.deploy.torch_export import trace_program
-from equalbits.deploy.translate import trace
+from equalbits.deploy.translate import translate
 from equalbits.deploy.verify import verify, verify_rounding
 from equalbits.runtime import Array, Floats, Limits, Network, PackedModel
 
@@ -103,12 +104,12 @@ def pack(
     span = None if lengths is None else Span.of(lengths, example)
     with _LOCK:
         frozen = trace_program(model, example)
-        graph = trace(frozen)
+        graph = translate(frozen)
         if frozen.ports is not None:
             header |= {"inputs": frozen.ports.bounded_inputs(graph.below), "outputs": frozen.ports.outputs}
         network = to_network(graph, header)
         verify(network, graph, frozen)
-        if frozen.single is not None and not same_computation(trace(frozen.single), graph):
+        if frozen.single is not None and not same_computation(translate(frozen.single), graph):
             raise PackError(
                 f"the model treats a single image differently from a batch of {len(frozen.images)}, and not by "
                 f"rounding: its forward depends on the batch size; make it a function of each image"

@@ -14,7 +14,8 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.node import Argument, map_aggregate
 
-from equalbits.deploy.graph import PackError, as_array, is_close
+from equalbits.deploy.compare import as_array, is_close
+from equalbits.deploy.graph import PackError
 from equalbits.deploy.ops import RULES
 from equalbits.deploy.pack_weights import BinaryWeights, binary_weights
 from equalbits.deploy.ports import Example, PortedForward

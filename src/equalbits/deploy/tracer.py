@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Graph, PackError, Step, as_array
+from equalbits.deploy.compare import as_array
+from equalbits.deploy.graph import Graph, PackError, Step
 from equalbits.deploy.pack_weights import BinaryWeights
 from equalbits.deploy.traced_values import Known, Mask, StepFunction, Value
 from equalbits.runtime import FUNCTIONS, OPS, Array, Floats, Shape, make_operation

@@ -34,7 +34,7 @@ _HINTS = {
 _HINT = "replace it, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
 
 
-def trace(frozen: Frozen) -> Graph:
+def translate(frozen: Frozen) -> Graph:
     """Return the graph of a frozen model, simplified, with only the steps that its output depends on."""
     tracer = Tracer(Graph(tuple(frozen.images.shape[1:])), len(frozen.images))
     constants = frozen.constants()
@@ -52,7 +52,7 @@ def trace(frozen: Frozen) -> Graph:
         if node.op == "placeholder":
             known.setdefault(node, tracer.graph.value(0))
         elif node.op == "call_function" and node in needed:
-            known[node] = _translate(tracer, node, known)
+            known[node] = _translate_node(tracer, node, known)
     output = tracer.value(known[frozen.output_node])
     read = {name for node, (name, _) in constants.items() if node in needed}
     for name, weights in frozen.binary.items():
@@ -69,7 +69,7 @@ def trace(frozen: Frozen) -> Graph:
     return drop_unused(graph, output)
 
 
-def _translate(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
+def _translate_node(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
     """Translate one node: compute it where all its inputs are constants, else apply its rule."""
     if any(read.op == "get_attr" for read in node.all_input_nodes):
         raise PackError(

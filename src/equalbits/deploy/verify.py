@@ -11,7 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equalbits.deploy.graph import TOLERANCE, Graph, PackError, as_array, is_close
+from equalbits.deploy.compare import (
+    TOLERANCE,
+    as_array,
+    differing_images,
+    is_close,
+    largest_change,
+    other_class,
+    same_answers,
+)
+from equalbits.deploy.graph import Graph, PackError
 from equalbits.deploy.torch_export import Frozen
 from equalbits.runtime import Floats, NativeEngine, Network, Operation, make_operation, native, run_numpy
 
@@ -71,7 +80,7 @@ def _warn(frozen: Frozen, found: Floats, logits: Floats) -> None:
         "largest. Every operation agrees on the same inputs; rounding adds up, or decides the signs of sums near 0. In "
         "float64 the model itself gives %d of the %d another class. This is common before training; compare both on "
         "your own images",
-        *(int(other_class(found, logits).sum()), len(logits), _largest_change(found, logits)),
+        *(int(other_class(found, logits).sum()), len(logits), largest_change(found, logits)),
         *(int(other_class(exact, logits).sum()), len(logits)),
     )
 
@@ -86,7 +95,7 @@ def verify_rounding(option: str, exact: Network, rounded: Network, graph: Graph,
             "from numpy's by up to %.3g",
             float(np.abs(found - after).max()),
         )
-    lost, change = int(other_class(after, before).sum()), _largest_change(after, before)
+    lost, change = int(other_class(after, before).sum()), largest_change(after, before)
     if option.startswith("linear_inputs") and (lost or change > MAX_CHANGE):
         raise PackError(
             f"{option} gives {lost} of {len(images)} images another class, and changes logits by up to {change:.2%} of "
@@ -96,11 +105,6 @@ def verify_rounding(option: str, exact: Network, rounded: Network, graph: Graph,
         "%s: %s of %s images keep their class; logits change by up to %.2f%% of the largest",
         *(option, len(images) - lost, len(images), 100 * change),
     )
-
-
-def _largest_change(found: Floats, expected: Floats) -> float:
-    """Return the largest difference, relative to the largest number."""
-    return float(np.abs(found - expected).max() / max(float(np.abs(expected).max()), 1e-30))
 
 
 def _run_packed(network: Network, images: Floats) -> Floats:
@@ -238,28 +242,3 @@ def _run_alone(network: Network, place: int, values: Mapping[int, Floats]) -> Fl
     alone = replace(operation, inputs=tuple(made))
     joined = np.concatenate(rows, axis=1)[:, None]
     return NativeEngine(Network((1, ends[-1], width), (*operations, alone), tensors))(joined)
-
-
-def same_answers(packed: Floats, logits: Floats) -> bool:
-    """Return whether all logits are close and every image has the same class."""
-    return packed.shape == logits.shape and not differing_images(packed, logits).any()
-
-
-def differing_images(packed: Floats, logits: Floats) -> NDArray[np.bool_]:
-    """Return which images have logits that are not close, or another class."""
-    rows, theirs = packed.reshape(len(packed), -1), logits.reshape(len(logits), -1)
-    close = np.abs(rows - theirs).max(axis=1, initial=0.0) <= TOLERANCE * np.abs(theirs).max(initial=0.0) + 1e-6
-    far: NDArray[np.bool_] = ~close
-    return far | other_class(packed, logits)
-
-
-def other_class(packed: Floats, logits: Floats) -> NDArray[np.bool_]:
-    """Return which images have another class; of logits that are equal up to rounding, either is right.
-
-    >>> other_class(np.array([[1.0, 2.0], [1.0, 2.0]]), np.array([[3.0, 3.0], [3.0, 2.0]]))
-    array([False,  True])
-    """
-    rows, theirs = packed.reshape(len(packed), -1), logits.reshape(len(logits), -1)
-    gap = theirs.max(axis=1) - theirs[np.arange(len(rows)), rows.argmax(axis=1)]
-    other: NDArray[np.bool_] = gap > 2 * TOLERANCE * np.abs(theirs).max()
-    return other

@@ -3,7 +3,6 @@
 from equalbits.runtime.audit import Audit as Audit
 from equalbits.runtime.audit import LayerAudit as LayerAudit
 from equalbits.runtime.audit import audit as audit
-from equalbits.runtime.audit import summarize as summarize
 from equalbits.runtime.container import FormatError as FormatError
 from equalbits.runtime.decoder import Decoder as Decoder
 from equalbits.runtime.engine import MAX_THREADS as MAX_THREADS
@@ -40,6 +39,7 @@ from equalbits.runtime.ops import OPS as OPS
 from equalbits.runtime.ops import make_operation as make_operation
 from equalbits.runtime.ops.activation import FUNCTIONS as FUNCTIONS
 from equalbits.runtime.ops.pool import adaptive_windows as adaptive_windows
+from equalbits.runtime.packed_summary import summarize as summarize
 from equalbits.runtime.ports import Port as Port
 from equalbits.runtime.predict import Prediction as Prediction
 from equalbits.runtime.predict import top_classes as top_classes

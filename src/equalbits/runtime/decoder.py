@@ -11,7 +11,7 @@ from equalbits.runtime.lower import SLOTS, Lowering
 from equalbits.runtime.op_specs import Floats, Operation
 from equalbits.runtime.plan_tables import REAL, PlanTables
 from equalbits.runtime.ports import join_inputs
-from equalbits.runtime.shorten import Attention, Shortened, shorten
+from equalbits.runtime.shorten_decoder import Attention, Shortened, shorten
 
 #: Positions of keys that the native engine keeps together.
 _BLOCK = 32

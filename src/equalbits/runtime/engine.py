@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equalbits.runtime import native
-from equalbits.runtime.audit import Audit, PackedSummary, audit, summarize
+from equalbits.runtime.audit import Audit, audit
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
 from equalbits.runtime.lengths import at_length
 from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import Array, Floats
+from equalbits.runtime.packed_summary import PackedSummary, summarize
 from equalbits.runtime.ports import join_inputs, split_outputs
 from equalbits.runtime.predict import Prediction, prepare, top_classes
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Arrays, as_array
+from equalbits.deploy.compare import as_array
+from equalbits.deploy.graph import Arrays
 from equalbits.deploy.ops.elementwise import multiply, sub
 from equalbits.deploy.ops.reduce import Axes, total
 from equalbits.deploy.traced_values import Known, Value
