@@ -136,6 +136,32 @@ def test_a_mask_that_is_an_input_hides_tokens_in_the_packed_model(way):
     np.testing.assert_array_equal(found[0], found[1])
 
 
+MASKED = {
+    "times": lambda hidden, seen: hidden * seen,
+    "from the left": lambda hidden, seen: seen * hidden,
+    "plus": lambda hidden, seen: hidden + seen,
+    "of both": lambda hidden, seen: hidden * (seen * (hidden > 0)),
+    "negated": lambda hidden, seen: hidden * ~seen,
+    "filled": lambda hidden, seen: hidden + torch.where(~seen, -3.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("way", MASKED)
+def test_a_mask_that_is_an_input_counts_as_0_and_1(way):
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, 8)
+
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return MASKED[way](self.embed(ids), mask.bool()[:, :, None].expand(-1, -1, 8)).mean(dim=1)
+
+    torch.manual_seed(0)
+    model, ids, mask = Masked().eval(), torch.randint(9, (3, 6)), torch.randint(3, (3, 6))
+    expected = model(ids, mask).detach().numpy()
+    np.testing.assert_allclose(eb.pack(model, (ids, mask))(ids.numpy(), mask.numpy()), expected, atol=1e-6)
+
+
 def test_a_value_that_is_no_input_cannot_be_cast_to_bool():
     class Rounded(nn.Module):
         def __init__(self) -> None:

@@ -44,7 +44,7 @@ def _plain(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], options: M
         view = BatchView(arguments[0])
         if tracer.operation == "permute.default" and (order := _count_axes(view, arguments[1]))[0] != 0:
             return _permute(tracer, view, order)
-        in_front = tracer.shape is not None and tracer.shape[:1] == (tracer.batch,)
+        in_front = tracer.shape[:1] == (tracer.batch,)
         if rule.batch == "reshape" and not in_front and _find_batch(tracer, view) is not None:
             return _reshape(tracer, view)
     made: Known = rule.function(tracer, *arguments, **options)
@@ -53,14 +53,14 @@ def _plain(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], options: M
 
 def _find_batch(tracer: Tracer, view: BatchView) -> int | None:
     """Return the axis of the output of a reshape that holds the batch: behind as many numbers as before."""
-    shape, before = tracer.shape or (), math.prod(view.value.shape[: view.axis])
+    shape, before = tracer.shape, math.prod(view.value.shape[: view.axis])
     places = (axis for axis in range(len(shape)) if math.prod(shape[:axis]) == before)
     return next((axis for axis in places if shape[axis] % tracer.batch == 0), None)
 
 
 def _reshape(tracer: Tracer, view: BatchView) -> Known:
     """Reshape to the shape that the trace recorded; numbers keep their order, so a folded axis is split by image."""
-    shape, axis = tracer.shape or (), _find_batch(tracer, view)
+    shape, axis = tracer.shape, _find_batch(tracer, view)
     if axis is None or math.prod(shape) != tracer.batch * math.prod(view.value.shape):
         raise tracer.refuse(f"reshapes to {shape} while the batch is axis {view.axis}: keep the batch in front")
     parts = shape[axis] // tracer.batch
@@ -86,7 +86,7 @@ def _at(value: Value, place: int, *, folded: bool) -> Known:
 
 def _folded(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Apply a rule as if the folded axis were two: the batch, and an axis of the value."""
-    shape, given, how = tracer.shape or (), list(arguments), rule.batch
+    shape, given, how = tracer.shape, list(arguments), rule.batch
     view = next(known for known in _flatten(given) if isinstance(known, BatchView))
     first = view.value
     if how == "reshape":
@@ -119,7 +119,7 @@ def _folded(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], options: 
 def _pool(tracer: Tracer, rule: TraceRule, value: Value, rest: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Pool each part of an image."""
     parts, channels, *sizes = value.shape
-    *_, rows, columns = tracer.shape or ()
+    *_, rows, columns = tracer.shape
     tracer.shape = (tracer.batch, parts * channels, rows, columns)
     made = rule.function(tracer, tracer.reshape(value, (parts * channels, *sizes)), *rest, **options)
     return _change_first(
@@ -163,7 +163,7 @@ def _moved(tracer: Tracer, rule: TraceRule, view: BatchView, rest: Sequence[Any]
         if tracer.operation in _PRODUCTS and not view.folded:  # a matrix of one row
             sizes = view.value.shape
             view = BatchView(tracer.reshape(view.value, (*sizes[:place], 1, *sizes[place:])), place, folded=True)
-    shape = tracer.shape or ()
+    shape = tracer.shape
     own = (shape[place] // tracer.batch,) if view.folded else ()
     tracer.shape = (tracer.batch, *shape[:place], *own, *shape[place + 1 :])
     made: Known | tuple[Value, ...] = rule.function(tracer, view.value, *rest, **options)
@@ -174,7 +174,7 @@ def _moved(tracer: Tracer, rule: TraceRule, view: BatchView, rest: Sequence[Any]
 
 def _multiply_from_left(tracer: Tracer, rule: TraceRule, matrices: Tensor, view: BatchView) -> Known:
     """Multiply constant matrices by a value: the transposed product from the right, transposed again."""
-    *lead, rows, columns = tracer.shape or ()
+    *lead, rows, columns = tracer.shape
     turned = [*range(len(lead)), len(lead) + 1, len(lead)]
     tracer.shape = (*lead, columns, rows)
     made = apply_rule(tracer, rule, (_permute(tracer, view, turned), matrices.mT), {})

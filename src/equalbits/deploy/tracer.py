@@ -6,6 +6,7 @@ Reshapes, permutations and slices are merged with the step before them where pos
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from inspect import get_annotations
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -50,6 +51,7 @@ def rule(*names: str, batch: str = "", axes_at: int = 0) -> Callable[[_FunctionT
         kinds = [kind for name, kind in get_annotations(function).items() if name != "return"]
         needed = {place for place, kind in enumerate(kinds[1:]) if kind is Value}
 
+        @wraps(function)
         def with_values(tracer: "Tracer", *given: Any, **options: Any) -> Any:
             arguments = [tracer.value(known) if place in needed else known for place, known in enumerate(given)]
             return function(tracer, *arguments, **options)
@@ -73,7 +75,7 @@ class Tracer:
     made: list[Tensor] = field(default_factory=list)  # keeps computed weights alive: addresses identify them
     operation: str = ""  # with no "aten." in front
     layer: str = ""
-    shape: tuple[int, ...] | None = None
+    shape: tuple[int, ...] = ()
     dtype: torch.dtype | None = None
 
     def refuse(self, why: str) -> PackError:
@@ -94,7 +96,7 @@ class Tracer:
         """Return the output shape of the current node, without the batch axis."""
         if self.shape == (self.batch,):
             raise self.refuse("returns a single number per image: keep an axis, with keepdim=True or a slice")
-        if self.shape is None or len(self.shape) < 2 or self.shape[0] != self.batch:
+        if len(self.shape) < 2 or self.shape[0] != self.batch:
             raise self.refuse(f"returns shape {self.shape} for {self.batch} images: the batch must stay the first axis")
         return self.shape[1:]
 

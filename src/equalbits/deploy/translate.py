@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterable
+from inspect import unwrap
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch.fx.node import map_arg
 from equalbits.deploy.batch_axis import apply_rule
 from equalbits.deploy.fold_batch_norm import fold_batch_norms
 from equalbits.deploy.graph import Graph, PackError, drop_unused
-from equalbits.deploy.ops import RULES, comparison, elementwise
+from equalbits.deploy.ops import RULES, attention, comparison, elementwise
 from equalbits.deploy.torch_export import FROZEN, Frozen
 from equalbits.deploy.traced_values import BatchView, Indices, Known, Mask, StepFunction, Value
 from equalbits.deploy.tracer import Tracer
@@ -32,6 +33,12 @@ _HINTS = {
     "aten.min": _AXES,
 }
 _HINT = "replace it, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
+
+#: Rules that take masks as they are, not as numbers.
+_TAKE_MASKS = (
+    *(comparison.where, comparison.logical_not, comparison.logical_and),
+    *(elementwise.copy, attention.attention),
+)
 
 
 def translate(frozen: Frozen) -> Graph:
@@ -111,7 +118,7 @@ def _name_node(tracer: Tracer, made: Value, node: Node) -> None:
 def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
     value = node.meta.get("val")
     tensor = value[0] if isinstance(value, list | tuple) and value else value
-    tracer.shape, tracer.dtype = (tuple(tensor.shape), tensor.dtype) if isinstance(tensor, Tensor) else (None, None)
+    tracer.shape, tracer.dtype = (tuple(tensor.shape), tensor.dtype) if isinstance(tensor, Tensor) else ((), None)
     tracer.layer, name = _module(node)[0] or _original_name(node), str(node.target)
     tracer.operation = name.removeprefix("aten.")
     if any(isinstance(known[read], Indices) for read in node.all_input_nodes):
@@ -122,15 +129,19 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
         hint = _HINTS.get(original.rpartition(".")[0].replace("._", "."), _HINT)
         raise PackError(f"layer {_describe_layer(node)} does {original}, which a packed network cannot: {hint}")
 
+    function = unwrap(rule.function)
+
     def read(argument: Node) -> Known:
         found = known[argument]
-        if not isinstance(found, StepFunction) or rule.function in (comparison.where, comparison.logical_not):
+        if isinstance(found, Mask):
+            return found if function in _TAKE_MASKS else found.value  # torch computes with 0 and 1
+        if not isinstance(found, StepFunction) or function in (comparison.where, comparison.logical_not):
             return found
         if found.folded:
             return BatchView(tracer.value(found), folded=True)
-        if rule.function is elementwise.copy:
+        if function is elementwise.copy:
             return found
-        return Mask(tracer.value(found)) if rule.function is comparison.logical_and else tracer.value(found)
+        return Mask(tracer.value(found)) if function is comparison.logical_and else tracer.value(found)
 
     arguments, options = map_arg((node.args, node.kwargs), read)  # type: ignore[arg-type]
     made = apply_rule(tracer, rule, arguments, options)

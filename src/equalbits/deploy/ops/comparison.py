@@ -26,8 +26,10 @@ for _name, _above, _strict in (("ge", True, False), ("gt", True, True), ("lt", F
 
 
 @rule("bitwise_not.default", "logical_not.default")
-def logical_not(tracer: Tracer, condition: Known) -> StepFunction:
-    """Negate a comparison."""
+def logical_not(tracer: Tracer, condition: Known) -> StepFunction | Mask:
+    """Negate a comparison or a mask."""
+    if isinstance(condition, Mask):
+        return Mask(tracer.affine(condition.value, -1.0, 1.0))
     if not isinstance(condition, StepFunction):
         raise tracer.refuse("negates numbers as bools: compare them with a constant instead")
     return replace(condition, levels=condition.levels[::-1])

@@ -77,10 +77,9 @@ def neg(tracer: Tracer, value: Value) -> Value:
 
 
 def _constant(tracer: Tracer, known: Known) -> Constant:
-    if not isinstance(known, Constant):
-        tracer.value(known)  # raises for all but a value
-        raise AssertionError(known)
-    return known
+    if isinstance(known, Constant):
+        return known
+    raise tracer.refuse(f"combines a value with {known}: this cannot be packed")
 
 
 @rule("batch_norm.default", batch="norm")
@@ -175,5 +174,4 @@ def copy(tracer: Tracer, value: Known, **_: object) -> Value | Mask:
 @rule("full_like.default")
 def full_like(tracer: Tracer, value: Value, level: float, **_: object) -> Tensor:
     """Return a constant in the shape of a value."""
-    assert tracer.shape is not None
     return torch.full(tracer.shape, level, dtype=tracer.dtype)

@@ -36,7 +36,7 @@ def slice_(
 ) -> Value | Tensor:
     """Slice one axis."""
     axis = axis % (len(value.shape) + 1)
-    if tracer.shape is not None and 0 in tracer.shape:  # nothing, which a concatenation drops
+    if 0 in tracer.shape:  # nothing, which a concatenation drops
         return torch.zeros(tracer.shape)
     if axis == 0:
         if (start or 0, step) == (0, 1) and (stop is None or stop >= tracer.batch):
@@ -112,7 +112,7 @@ def copy(tracer: Tracer, value: Known, source: Known, *_: object) -> Known:
     """Return what a value is overwritten with."""
     if isinstance(source, Value):
         return expand_to(tracer, source, tracer.output_shape())
-    return source.expand(tracer.shape) if isinstance(source, Tensor) and tracer.shape is not None else source
+    return source.expand(tracer.shape) if isinstance(source, Tensor) else source
 
 
 @rule("stack.default")
