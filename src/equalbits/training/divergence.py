@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -67,12 +66,10 @@ def _first_bad_output(model: nn.Module, images: Tensor) -> str | None:
     found: list[nn.Module] = []
 
     def record(module: nn.Module, inputs: object, output: object) -> None:
-        if isinstance(output, Tensor) and not _finite(output):
+        if module in names and isinstance(output, Tensor) and not _finite(output):
             found.append(module)
 
-    with ExitStack() as hooks, torch.no_grad():
-        for module in names:
-            hooks.enter_context(module.register_forward_hook(record))
+    with torch.no_grad(), nn.modules.module.register_module_forward_hook(record):
         model(images)
     return f"first non-finite output in layer {names[found[0]]!r}, a {type(found[0]).__name__}" if found else None
 

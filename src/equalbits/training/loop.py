@@ -176,7 +176,7 @@ class TrainStep:
                     self.skipped_images = part
                     self.meter.sums[3] += loss.detach()  # counts leave out the penalty, which may be what is not finite
                     return
-                if len(parts) > 1 or not isinstance(weight, float):
+                if len(parts) > 1 or not isinstance(weight, float):  # else the factor is 1
                     loss = loss * (weight * (len(part_labels) / len(labels)))
                 with torch.autograd.set_multithreading_enabled(False):  # in another thread cuBLAS has another workspace
                     loss.backward()  # type: ignore[no-untyped-call]
