@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
+from equalbits.nn import BackwardUpdates, BinaryLinear
+from equalbits.nn.rank_ahead import ACTIVE_RANKERS
 from equalbits.training import TrainConfig, cuda_graph, make_optimizer
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.evaluation import Meter
 from equalbits.training.loop import TrainStep
 from equalbits.training.losses import label_loss
+from equalbits.training.optimizer import update_latents_
 
 
 class Graph:
@@ -210,3 +213,25 @@ def test_batches_that_are_smaller_before_the_last_are_trained_on_too(capture: ty
     step = make_step()
     go_through(capture([step], [Dwindling()]))  # type: ignore[list-item]
     assert step.meter.read(all_processes=False).total == 3 * sum(Dwindling.sizes)
+
+
+def test_a_layer_that_is_used_twice_is_captured_with_updates_after_the_backward_pass(
+    capture: type[CudaGraphSteps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(*, in_backward: bool) -> TrainStep:
+        torch.manual_seed(0)
+        twice, config = BinaryLinear(64, 64, bias=False), TrainConfig(epochs=3, speed="plain", precision="fp32")
+        model = nn.Sequential(nn.Flatten(), twice, nn.BatchNorm1d(64), twice, nn.Linear(64, 4)).train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1), momentum=0.9, fused=True)
+        step = TrainStep(model, optimizer, label_loss(config), config, Meter(torch.device("cpu")))
+        if in_backward:
+            twice.ranked_ahead = 0, torch.float32
+            monkeypatch.setattr(ACTIVE_RANKERS, "stack", [lambda _: (twice.symbols() * twice.scale).detach()])
+            step.updates = BackwardUpdates([twice], partial(update_latents_, optimizer))
+        return step
+
+    loader, steps = make_loader(80), [make(in_backward=in_backward) for in_backward in (False, True)]
+    for step in steps:
+        go_through(capture([step], [loader]))
+    assert steps[1].updates is None
+    assert_same(*steps)
