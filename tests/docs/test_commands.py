@@ -51,7 +51,7 @@ def shortened(words: list[str]) -> list[str]:
         return [command, *("1" if word == "10" else word for word in rest), "--device", "cpu"]
     more = list(MORE.get(command, ()))
     if command in ("train", "sweep", "compare"):
-        more += [] if "data.name=imagefolder" in rest else ["--set", "data.limit=32"]
+        more += [] if "pictures" in rest else ["--set", "data.limit=32"]
         more += [] if {"mine.toml", "fashion-conv4"} & {*rest} else ["--set", "model.options.width=0.125"]
     if rest and rest[0].endswith("-best"):
         rest = [word for word in rest if word not in ("--teacher", "runs/best/teacher")]

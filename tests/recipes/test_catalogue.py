@@ -14,7 +14,7 @@ from equalbits.training import DistillConfig, ScheduleConfig, train
 from equalbits.training.distributed import ProcessRank
 
 SHAPES = {"cifar10": "3x32x32:10", "cifar100": "3x32x32:100", "imagenet": "3x64x64:1000", "fashion": "1x28x28:10"}
-SHAPES["tinyimagenet"] = "3x64x64:200"
+SHAPES |= {"tinyimagenet": "3x64x64:200", "imagefolder": "3x32x32:3"}
 NARROW = (
     "resnet18",
     "resnet34",

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Train with a progress bar and print the score."""
     recipe, out = _recipe_and_out(options)
     if options.data and recipe.data.name.partition(":")[0] in eb.data.WITHOUT_FILES:
-        pictures = "for your own pictures add --set data.name=imagefolder"
+        pictures = f"for your own pictures: equalbits train pictures --data {options.data}"
         say(f"note: {recipe.data.name} is not read from files, so not from {options.data}; {pictures}", error=True)
     epochs: list[int] = []
     with eb.training.ProgressBar(title=recipe.name, quiet=options.json) as bar:
