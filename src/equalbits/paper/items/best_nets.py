@@ -1,7 +1,7 @@
 """Beyond the paper: 1-bit nets as accurate as we could make them, beside the best published ones.
 
 Their settings follow published recipes; none was selected by its score on test images. The nets are those of the
-published results up to the differences that docs/training.md lists.
+published results up to the differences that docs/best.md lists.
 """
 
 import statistics
@@ -27,12 +27,12 @@ from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, ru
 from equalbits.paper.items.tab2_convnets import draw_scores
 from equalbits.recipes import FREE, Recipe
 
-#: Label to recipe, and the best published accuracy with its method.
+#: Label to recipe, and the best published accuracy with its method: those in bold in docs/best.md.
 NETS = {
     "ResNet-18": ("cifar10-resnet18-best", 93.75, "BiPer"),
-    "ResNet-20": ("cifar10-resnet20-best", 88.1, "AdaBin"),
-    "VGG-small": ("cifar10-vgg-small-best", 92.55, "ReSTE"),
-    "CIFAR-100 ResNet-18": ("cifar100-resnet18-best", 69.35, "A&B BNN"),
+    "ResNet-20": ("cifar10-resnet20-best", 88.5, "IE-Net"),
+    "VGG-small": ("cifar10-vgg-small-best", 93.3, "ReCU"),
+    "CIFAR-100 ResNet-18": ("cifar100-resnet18-best", 71.2, "CMIM"),
 }
 _NOTE = (
     "Published accuracies are those of their authors' pages: one number each, some of them of the best epoch. A test "
