@@ -101,6 +101,15 @@ def test_sign_is_never_zero_and_gives_plus_one_at_either_zero() -> None:
     assert sign_symbols(torch.tensor([-1e-45, -0.0, 0.0, 1e-45])).tolist() == [-1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_sign_of_plain_execution_is_that_of_transformed_code_to_the_bit(dtype: torch.dtype) -> None:
+    reals = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    reals[0, 0] = torch.tensor([0.0, -0.0, math.nan, math.inf, -math.inf])
+    for each in (reals, reals.transpose(0, 2)):
+        plain, transformed = sign_symbols(each), torch.vmap(sign_symbols)(each)
+        assert torch.equal(plain, transformed) and plain.dtype == dtype and plain.stride() == each.stride()
+
+
 @settings(deadline=None)
 @given(st.floats(1e-3, 1.0), st.floats(1.0, 1e2))
 def test_the_decaying_slope_is_one_at_zero_until_t_passes_one_and_then_t(small: float, large: float) -> None:

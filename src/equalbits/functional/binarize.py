@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.estimators import clipped, straight_through
+from equalbits.functional.execution_mode import is_plain
 from equalbits.functional.optimal_transport import transport_symbols
 
 
@@ -38,6 +39,8 @@ def sign_symbols(reals: Tensor) -> Tensor:
     >>> sign_symbols(torch.tensor([-2.0, 0.0, 3.0]))
     tensor([-1.,  1.,  1.])
     """
+    if reals.device.type == "cpu" and is_plain(reals):  # torch.where takes five times as long there
+        return (reals.detach() >= 0).to(reals.dtype).mul_(2).sub_(1)
     one = torch.ones((), dtype=reals.dtype, device=reals.device)
     return torch.where(reals.detach() >= 0, one, -one)
 
