@@ -78,7 +78,9 @@ def _places(count, columns, BYTES: tl.constexpr):
 @triton.jit
 def _wide(values):
     """Return half-precision values as float32."""
-    if values.dtype == tl.float16 or values.dtype == tl.bfloat16:
+    if values.dtype == tl.float16:
+        values = values.to(tl.float32)
+    if values.dtype == tl.bfloat16:  # apart: Triton 3.2 cannot compile `or` here
         values = values.to(tl.float32)
     return values
 
