@@ -71,6 +71,7 @@ def convolve(
     settings |= {"ABOVE": above, "LEFT": left, "POSITIONS": tiles.positions, "FILTERS": tiles.filters}
     settings |= {"SUM": tl.int32 if signs.dtype == torch.int8 else tl.float32}
     settings |= {"CHANNELS": tiles.channels, "num_warps": tiles.warps, "num_stages": tiles.stages}
+    settings["enable_fp_fusion"] = False  # nothing to fuse; the setting silences a warning of Triton
     grid = cdiv(positions, tiles.positions), cdiv(filters, tiles.filters), tiles.split
     with torch.cuda.device_of(signs):
         multiply[grid](
@@ -79,7 +80,7 @@ def convolve(
         )  # fmt: skip
         if parts is not None:
             add_parts[(cdiv(out.numel(), _COMBINED),)](
-                parts, scale, out, out.numel(), SPLIT=tiles.split, BLOCK=_COMBINED
+                parts, scale, out, out.numel(), SPLIT=tiles.split, BLOCK=_COMBINED, enable_fp_fusion=False
             )
     return out.permute(0, 3, 1, 2)
 

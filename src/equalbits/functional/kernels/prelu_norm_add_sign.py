@@ -146,7 +146,7 @@ def plan_launches(count: int, channels: int, slopes: int | None, sum_pass: tuple
     tile = {"C": channels, "ROWS": rows, "COLUMNS": columns} | ({} if slopes is None else {"SLOPES": slopes})
     whole = channels % columns == 0
     sums = tile | _WARPS | {"EVEN": whole and count % (rows * tiles) == 0}
-    combine = tile | {"STRIPS": next_power_of_2(strips), "COLUMNS": COMBINED, "num_warps": 8}
+    combine = tile | {"STRIPS": next_power_of_2(strips), "COLUMNS": COMBINED} | _WARPS | {"num_warps": 8}
     written, blocks = _TILE // columns, cdiv(channels, columns)
     write = tile | _WARPS | {"ROWS": written, "EVEN": whole and count % written == 0}
     return Launches(

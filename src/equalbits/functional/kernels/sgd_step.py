@@ -12,6 +12,7 @@ from equalbits.functional.kernels.sizes import cdiv
 from equalbits.functional.sgd_step import SGDSettings
 
 _BLOCK = 2048  # entries per program: four 16-byte loads of latents for each thread of 4 warps
+_LAUNCH = {"num_warps": 4, "enable_fp_fusion": True}  # Triton 3.10 changes the default
 
 
 def sgd_step_(latents: Tensor, velocity: Tensor | None, gradient: Tensor, scale: Tensor, settings: SGDSettings) -> None:
@@ -19,7 +20,7 @@ def sgd_step_(latents: Tensor, velocity: Tensor | None, gradient: Tensor, scale:
     form = {"MOMENTUM": settings.momentum, "DECAY": settings.weight_decay, "NESTEROV": settings.nesterov}
     with torch.cuda.device_of(latents):
         sgd_step[(cdiv(latents.numel(), _BLOCK),)](
-            latents, velocity, gradient, scale, settings.lr, latents.numel(), **form, BLOCK=_BLOCK, num_warps=4
+            latents, velocity, gradient, scale, settings.lr, latents.numel(), **form, BLOCK=_BLOCK, **_LAUNCH
         )
 
 
