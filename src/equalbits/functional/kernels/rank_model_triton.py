@@ -100,7 +100,7 @@ def rank_rows(table, notes, out, BLOCK: tl.constexpr, TAIL: tl.constexpr, ALIGNE
 @triton.jit
 def _count_probes(values, column, connections, first, second):
     """Count the values at or below two probes (16 bits each) and, in the upper half, the nonfinite ones."""
-    nonfinite = (column < connections) & ~(tl.abs(values) < float("inf"))
+    nonfinite = (column < connections) & ((tl.abs(values) < float("inf")) == 0)
     return tl.sum(_at_or_below(values, first, second).to(tl.int64) + (nonfinite.to(tl.int64) << 32), axis=0)
 
 

@@ -132,7 +132,7 @@ def _short_rows(
     finite = (most < INFINITE) & (least > -INFINITE)
     symbols = tl.where(finite[:, None], tl.where(negative, -1.0, 1.0), float("nan"))
     if MASKED:
-        symbols = tl.where(ranked | ~finite[:, None], symbols, 0.0)
+        symbols = tl.where(ranked | (finite == 0)[:, None], symbols, 0.0)
     if scale is not None:
         symbols = symbols * tl.load(scale)
     tl.store(out + start + column, symbols.to(out.dtype.element_ty), mask=inside)
