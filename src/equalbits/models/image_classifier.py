@@ -39,7 +39,8 @@ class ImageShape:
     def sides(self) -> tuple[int, int]:
         """Height and width."""
         sides = (self.size, self.size) if isinstance(self.size, int) else self.size
-        if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+        # A tuple of types: compiled code of torch 2.6 cannot make a union.
+        if not isinstance(sides, (tuple, list)) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
             raise ValueError(f"image_size={self.size!r}: pass one side, or (height, width), in whole pixels")
         return sides[0], sides[1]
 
