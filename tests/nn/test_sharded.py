@@ -1,6 +1,7 @@
 """Latents sharded among processes by torch's fully_shard."""
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -46,8 +47,9 @@ def test_functions_that_read_all_latents_raise_with_the_way_to_unshard(shared_ou
     net = shared_out(quantizer)
     with pytest.raises(ValueError, match=r"latents are sharded: call unshard\(\)"):
         look(net)
-    net[0].unshard()
-    look(net)
+    if hasattr(torch.cpu.Stream, "record_event"):  # torch 2.6 unshards on GPUs alone
+        net[0].unshard()
+        look(net)
 
 
 def test_sharded_bits_raise_with_the_remedy(shared_out):

@@ -157,7 +157,7 @@ def test_many_models_are_compiled_in_one_process_and_the_callers_compiled_functi
         return values * 2
 
     of_caller(torch.ones(3))
-    with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
+    with torch._dynamo.config.patch(cache_size_limit=1, fail_on_cache_limit_hit=True):
         for width in (1, 2, 3):  # another width is another compilation
             model = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 4))
             batch = torch.randn(4, 1, 8, 8), torch.arange(4)
