@@ -188,7 +188,7 @@ def draw_comparison(comparison: Comparison, out: Path) -> None:
         facts = comparison.facts
         figure.suptitle(
             f"{facts['recipe']}: the same net, data, start and batches (n = {facts['n']})\n"
-            "navy: the method promises every filter its share of +1; grey: it does not"
+            "blue: the method promises every filter its share of +1; grey: it does not"
         )
         save_figure(figure, out, "compare", dpi=140)
 
@@ -214,7 +214,7 @@ def _entropy(axes: Axes, rows: Sequence[MethodResult]) -> None:
         maximum = attainable_entropy(rows[place])
         if maximum is not None:
             axes.vlines(maximum, place - 0.36, place + 0.36, color="black", linewidth=1)
-    axes.set_xlabel("weight entropy, bits\n(black: attainable)")
+    axes.set_xlabel("weight entropy, bits\n(line: attainable)")
     axes.locator_params(axis="x", nbins=3)  # more would overlap
     axes.grid(alpha=0.25)
 
