@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from equalbits.models import ImageClassifier, ImageShape, LayerFactory, create_model
+from equalbits.models import LayerFactory, create_model
+from equalbits.models.image_classifier import ImageClassifier, ImageShape
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, QuickConv2d, SignActivation
 
 

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equalbits.training import Position, ScheduleConfig, TrainConfig, learning_rate
+from equalbits.training import ScheduleConfig, TrainConfig
+from equalbits.training.schedule import Position, learning_rate
 
 BATCHES = 5
 

@@ -1,8 +1,6 @@
 """Networks by name: those of the paper and of its experiments, one file per family."""
 
 from equalbits.models import convnet, inception, resnet, shufflenet, vgg  # noqa: F401  (each registers its networks)
-from equalbits.models.image_classifier import ImageClassifier as ImageClassifier
-from equalbits.models.image_classifier import ImageShape as ImageShape
 from equalbits.models.layer_factory import LayerFactory as LayerFactory
 from equalbits.models.pretrained_weights import RealWeights as RealWeights
 from equalbits.models.pretrained_weights import load_real as load_real

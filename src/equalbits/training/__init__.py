@@ -39,8 +39,6 @@ from equalbits.training.resume_checks import device_name as device_name
 from equalbits.training.resume_checks import refuse_changes as refuse_changes
 from equalbits.training.save_and_resume import prefixed as prefixed
 from equalbits.training.save_and_resume import with_prefix as with_prefix
-from equalbits.training.schedule import Position as Position
-from equalbits.training.schedule import learning_rate as learning_rate
 from equalbits.training.stack import StackError as StackError
 from equalbits.training.stack import shared_settings as shared_settings
 from equalbits.training.stack import train_stack as train_stack
