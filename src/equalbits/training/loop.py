@@ -65,17 +65,17 @@ def train(
     check_module(model)
     if test is not None:
         check_iterable(test)
-    run_dir = Path(out) if out is not None else None
+    checkpoint = Path(out) / LAST if out is not None else None
     with (
         matmul_precision(config.precision),
         preserved_rng(model),
         training_loss(model, teacher, config) as loss,
-        distributed.explain_lost_peer(run_dir / LAST if run_dir else None),
-        stop_requests(listen=run_dir is not None) as stop,
+        distributed.explain_lost_peer(checkpoint),
+        stop_requests(listen=checkpoint is not None) as stop,
         ProgressBar(title=progress if isinstance(progress, str) else type(model).__name__, quiet=not progress) as bar,
     ):
-        facts = run_facts(model, batches, test, teacher) if run_dir else {}
-        run = TrainingRun(model, as_batches(batches), config, out=run_dir, facts=facts, resume=resume)
+        facts = run_facts(model, batches, test, teacher) if checkpoint else {}
+        run = TrainingRun(model, as_batches(batches), config, checkpoint=checkpoint, facts=facts, resume=resume)
         checkpoints = Checkpointer(run, stop)
         checkpoints.resume()
         step = run.step = TrainStep(run.parallel_model(), run.optimizer, loss, run.config, run.meter)

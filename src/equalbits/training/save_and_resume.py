@@ -13,7 +13,6 @@ from equalbits._text import escape_control_chars, one_line
 from equalbits.training import distributed
 from equalbits.training.checkpoint_file import (
     BEST,
-    LAST,
     CheckpointError,
     Metadata,
     load_checkpoint,
@@ -35,20 +34,20 @@ class Checkpointer:
     """Keep the checkpoints of a run in its directory; without one, do nothing."""
 
     def __init__(self, run: TrainingRun, stop: StopRequest) -> None:
-        self.run, self.stop, self.out = run, stop, run.out
+        self.run, self.stop, self.path = run, stop, run.checkpoint
         self.saved_at = self.agreed_at = time.perf_counter()
         self.agreed_step = self.next_agreement = 0
 
     def save_if_due(self) -> None:
         """Save if ``config.checkpoint_seconds`` have passed; save and raise if any process received a stop signal."""
-        if self.out is None or not (self.run.alone or self.run.position.step >= self.next_agreement):
+        if self.path is None or not (self.run.alone or self.run.position.step >= self.next_agreement):
             return
         due = time.perf_counter() - self.saved_at >= self.run.config.checkpoint_seconds
         signal_number, due = self._agree(self.stop.signal_number or 0, due)
         if signal_number or due:
             self.save()
         if signal_number:
-            raise InterruptedTraining(signal_number, self.out / LAST)
+            raise InterruptedTraining(signal_number, self.path)
 
     @contextmanager
     def save_if_interrupted(self) -> Iterator[None]:
@@ -76,18 +75,18 @@ class Checkpointer:
 
     def save_epoch(self, record: EpochRecord) -> None:
         """Save the best model if this epoch is the best; save a finished run, or any other as :meth:`save_if_due`."""
-        if self.out is None:
+        if self.path is None:
             return
         if self.run.process.is_writer and self.run.history.best is record:
             with self.run.averaged():
                 weights = prefixed("model.", self.run.model.state_dict())
-                save_checkpoint(self.out / BEST, weights, run_metadata(self.run))
+                save_checkpoint(self.path.with_name(BEST), weights, run_metadata(self.run))
         if not self.run.is_done:
             self.save_if_due()
             return
         self.save()
         if self.stop.signal_number and self.run.alone:  # so that a caller starts nothing else
-            raise InterruptedTraining(self.stop.signal_number, self.out / LAST)
+            raise InterruptedTraining(self.stop.signal_number, self.path)
 
     def _agree(self, signal_number: int, due: bool) -> tuple[int, bool]:
         """Return what all processes do now, and set the step at which they agree again."""
@@ -96,9 +95,8 @@ class Checkpointer:
         now, step = time.perf_counter(), self.run.position.step
         seconds_per_step = (now - self.agreed_at) / max(1, step - self.agreed_step)
         interval = min(AGREE_SECONDS, self.run.config.checkpoint_seconds)
-        steps = (
-            max(1.0, min(1000.0, interval / seconds_per_step)) if self.run.process.is_writer else 0.0
-        )  # rank 0 decides
+        # Rank 0 decides after how many steps.
+        steps = max(1.0, min(1000.0, interval / seconds_per_step)) if self.run.process.is_writer else 0.0
         number, any_due, wait = distributed.largest([signal_number, due, steps], self.run.device)
         self.agreed_at, self.agreed_step, self.next_agreement = now, step, step + int(wait)
         return int(number), bool(any_due)
@@ -107,29 +105,28 @@ class Checkpointer:
         """Write the checkpoint; raise instead if the run has diverged since the last one."""
         run = self.run
         self.saved_at = time.perf_counter()
-        if self.out is None:
+        if self.path is None:
             return
         counts = distributed.summed(run.meter.sums)
         run.check_weights()
         if run.process.is_writer:
             tensors, metadata = saved_state(run)
-            save_checkpoint(self.out / LAST, {**tensors, "meter": counts}, metadata)
+            save_checkpoint(self.path, {**tensors, "meter": counts}, metadata)
 
     def resume(self) -> None:
         """Resume from the checkpoint in the directory, if there is one; its settings must be the same."""
         run = self.run
-        if self.out is None:
+        if self.path is None:
             return
         if run.process.is_writer:
-            self.out.mkdir(parents=True, exist_ok=True)
-            remove_partial_files(self.out)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            remove_partial_files(self.path.parent)
         distributed.wait_for_all()
-        path = self.out / LAST
-        found = distributed.summed(run.meter.sums.new_tensor(float(path.exists())))
+        found = distributed.summed(run.meter.sums.new_tensor(float(self.path.exists())))
         if found and found != run.process.world_size:
-            raise CheckpointError(f"not every process can read {path}: use a directory that all of them share")
+            raise CheckpointError(f"not every process can read {self.path}: use a directory that all of them share")
         if found:
-            restore_run(run, *load_checkpoint(path), path)
+            restore_run(run, *load_checkpoint(self.path), self.path)
 
 
 def saved_state(run: TrainingRun) -> tuple[dict[str, Tensor], Metadata]:

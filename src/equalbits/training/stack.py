@@ -75,7 +75,7 @@ def train_stack(
         runs: list[TrainingRun] = []
         for model, loader, config in zip(models, loaders, configs, strict=True):
             facts = run_facts(model, loader, test, teacher) if checkpoint is not None else {}
-            runs.append(TrainingRun(model.train(), loader, config, out=None, facts=facts))
+            runs.append(TrainingRun(model.train(), loader, config, checkpoint=None, facts=facts))
         for run, of_net in zip(runs, reporters, strict=bool(reporters)):
             run.reporters = of_net
         checkpoints = _StackCheckpointer(runs, stop, checkpoint)

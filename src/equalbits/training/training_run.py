@@ -25,7 +25,7 @@ from equalbits.nn import (
 )
 from equalbits.training import distributed
 from equalbits.training.batches import Batches, DeviceBatches, images_and_labels
-from equalbits.training.checkpoint_file import LAST, Metadata
+from equalbits.training.checkpoint_file import Metadata
 from equalbits.training.compilation import can_compile
 from equalbits.training.config import TrainConfig
 from equalbits.training.cuda_graph import CudaGraphSteps
@@ -56,14 +56,13 @@ class TrainingRun:
         batches: Batches,
         config: TrainConfig,
         *,
-        out: Path | None,
+        checkpoint: Path | None,
         facts: Metadata,
         resume: Resume = Resume(),  # noqa: B008 (it is frozen)
     ) -> None:
         if len(batches) == 0:
             raise ValueError("there is no batch to train on: the training data is empty or smaller than one batch")
-        self.model, self.batches, self.out = model, batches, out
-        self.last_checkpoint = out / LAST if out else None
+        self.model, self.batches = model, batches
         self.process = distributed.current_rank()
         self.alone = self.process.world_size == 1
         self.device = device_of(model)
@@ -93,7 +92,7 @@ class TrainingRun:
         self.lr = math.nan
         self.graph: CudaGraphSteps | None = None
         self.warned_empty: set[str] = set()
-        self.resume, self.facts, self.changes = resume, facts, list[str]()  # for its checkpoints
+        self.checkpoint, self.resume, self.facts, self.changes = checkpoint, resume, facts, list[str]()
         self.reporters: Sequence[Reporter] = ()
         self.error: NonFiniteError | None = None  # of a net that diverged in a stack
         self.has_global_masks = any(
@@ -209,12 +208,12 @@ class TrainingRun:
     def check_finite(self) -> None:
         """Raise if the loss is not finite; this waits for a GPU."""
         loss, images = float(self.meter.sums[3]), self.step.skipped_images
-        check_finite(loss, self.model, images, step=self.position.step, checkpoint=self.last_checkpoint)
+        check_finite(loss, self.model, images, step=self.position.step, checkpoint=self.checkpoint)
 
     def check_weights(self) -> None:
         """Raise if the loss or a weight is not finite."""
         self.check_finite()
-        check_weights(self.model, step=self.position.step, checkpoint=self.last_checkpoint)
+        check_weights(self.model, step=self.position.step, checkpoint=self.checkpoint)
 
     def report_progress(self) -> None:
         """Report the progress of the epoch, once a second."""
@@ -252,7 +251,7 @@ class TrainingRun:
             distributed.share_buffers(self.model)
             self._seed(self.position)  # for shuffled test images: a run resumed here draws the same
             score = count_score(self.model, test, precision=self.config.precision)
-        step, checkpoint = self.position.step, self.last_checkpoint
+        step, checkpoint = self.position.step, self.checkpoint
         check_finite(score.loss_sum, self.model, step=step, checkpoint=checkpoint, of=" of the test images")
         return score
 
