@@ -57,6 +57,7 @@ def test_uploading_creates_the_repository_and_sends_the_files(run, tmp_path, mon
     )
     assert eb.push_to_hub(run.out, "me/net", private=True) == "https://huggingface.co/me/net"
     assert created == [("me/net", {"private": True, "exist_ok": True})]
+    assert 'eb.from_pretrained("me/net")' in (tmp_path / "remote" / "README.md").read_text()
     monkeypatch.setattr(hub, "snapshot_download", lambda name, **_: str(tmp_path / "remote"))
     loaded = eb.from_pretrained("me/net")
     assert all(torch.equal(value, run.model.state_dict()[name]) for name, value in loaded.state_dict().items())

@@ -28,6 +28,7 @@ from equalbits.recipes.run_dir import TrainedRun, load_run
 from equalbits.training import CheckpointError, checkpoint_bytes, load_checkpoint, load_weights
 
 _CONFIG, _WEIGHTS, _CARD = "config.json", "model.safetensors", "README.md"
+_PLACE = "OWNER/NAME"  # of a card that is not uploaded
 
 
 def save_pretrained(run: TrainedRun | Path | str, folder: Path | str, *, which: str = "last") -> Path:
@@ -96,7 +97,8 @@ def push_to_hub(
 ) -> str:
     """Upload a run as :func:`save_pretrained` writes it to ``OWNER/NAME`` on the Hub; return the address."""
     with TemporaryDirectory() as folder:
-        save_pretrained(run, folder, which=which)
+        card = save_pretrained(run, folder, which=which) / _CARD
+        card.write_text(card.read_text(encoding="utf-8").replace(_PLACE, str(repo_id)), encoding="utf-8")
         with _hub_errors(f"{repo_id} could not be uploaded to the Hub") as hub:
             api = hub.HfApi(token=token)
             api.create_repo(repo_id, private=private, exist_ok=True)
@@ -152,5 +154,5 @@ def _card(run: TrainedRun, images: DataSpec, which: str) -> Iterator[str]:
         bits = sum(layer.latents().numel() for layer in binary_layers(model).values())
         yield f"| weights of 1 bit | {bits:,} of {total:,} |"
         yield f"| share of +1 | {str(report).splitlines()[-1]} |"
-    yield from ("", "```python", "import equalbits as eb", "", 'model = eb.from_pretrained("OWNER/NAME")', "```", "")
+    yield from ("", "```python", "import equalbits as eb", "", f'model = eb.from_pretrained("{_PLACE}")', "```", "")
     yield from ("Recipe:", "", "```toml", recipe.to_toml().rstrip(), "```")
