@@ -154,7 +154,6 @@ def check_labels(labels: Tensor, logits: Tensor) -> None:
 def count_score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, precision: str) -> Score:
     """Count the score of a model as :func:`evaluate` does, without the check for NaN."""
     device = device_of(model)
-    check_iterable(batches)
     meter = Meter(device)
     with (
         evaluation_mode(model),

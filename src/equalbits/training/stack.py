@@ -209,9 +209,7 @@ def _steps(active: Sequence[TrainingRun], graph: CudaGraphSteps | None) -> Itera
                         run.step(images, labels)
                     run.finish_step()
         if replays is not None:
-            with ExitStack() as contexts:
-                for run in healthy:
-                    contexts.enter_context(run.explain_errors())
+            with first.explain_errors():
                 next(replays)
             for run in healthy:
                 run.batch += 1
