@@ -57,6 +57,14 @@ def test_the_gradient_is_the_slope_times_the_incoming_gradient(
     torch.testing.assert_close(inputs.grad, expected, rtol=1e-12, atol=1e-12)  # 1 − tanh² cancels
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_the_usual_sum_misses_a_quarter_of_the_symbols_that_differ_in_sign_from_their_reals(dtype: torch.dtype) -> None:
+    inputs = torch.randn(10_000, generator=torch.Generator().manual_seed(0)).mul(0.1).to(dtype)
+    for symbols, least, most in ((-sign_symbols(inputs), 0.2, 0.3), (sign_symbols(inputs), 0.0, 0.0)):
+        missed = (inputs + (symbols - inputs)).abs() != 1
+        assert least <= missed.float().mean() <= most
+
+
 @pytest.mark.parametrize("estimator", FORMULAS, ids=lambda estimator: estimator.__name__)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_the_forward_value_equals_the_symbols_exactly(estimator: Estimator, dtype: torch.dtype) -> None:

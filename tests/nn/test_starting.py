@@ -209,3 +209,26 @@ def test_the_same_method_in_another_dtype_loads_without_a_warning(dtype):
     for target, source in ((layer, wide), (wide, layer)):
         target.load_state_dict(source.state_dict())
         assert torch.equal(target.scale, source.scale.to(target.scale.dtype))
+
+
+@pytest.mark.parametrize("quantizer", [Sign, BiHalf])
+def test_larger_latents_train_the_same_bits_at_a_larger_learning_rate_and_less_weight_decay(quantizer):
+    """So Kaiming's latents, √6 times torch's, only take smaller steps."""
+
+    def bits(factor):
+        torch.manual_seed(0)
+        layers = [BinaryLinear(12, 16, weight_quantizer=quantizer()), BinaryLinear(16, 4, weight_quantizer=quantizer())]
+        model = nn.Sequential(layers[0], nn.ReLU(), layers[1]).double()
+        images, labels = torch.randn(64, 12, dtype=torch.float64), torch.randint(0, 4, (64,))
+        for layer in layers:
+            layer.bias = None
+            layer.weight.data.mul_(factor)
+        rule = torch.optim.SGD(model.parameters(), lr=0.1 * factor, momentum=0.9, weight_decay=1e-3 / factor)
+        for _ in range(50):
+            rule.zero_grad()
+            nn.functional.cross_entropy(model(images), labels).backward()
+            rule.step()
+            yield torch.cat([layer.symbols().flatten() for layer in layers])
+
+    every = torch.stack(list(bits(1.0)))
+    assert torch.equal(every, torch.stack(list(bits(4.0)))) and (every[1:] != every[:-1]).sum() > 100  # bits flip

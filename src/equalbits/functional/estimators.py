@@ -1,7 +1,7 @@
 """Gradient estimators: each returns the given symbols forward and defines the gradient of the reals behind them.
 
-The forward value equals the symbols to the last bit. ``x + (symbols - x).detach()`` does not: the sum rounds, and a few
-per cent of the results are not ±1.
+The forward value equals the symbols to the last bit. ``x + (symbols - x).detach()`` does not: the sum rounds, and where
+``x`` and its symbol differ in sign, about a quarter of the results are not ±1.
 """
 
 import math
