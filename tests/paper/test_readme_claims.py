@@ -81,7 +81,9 @@ def facts_of_initialization_and_readings():
     low, high = min(below["irnet-stable"]), max(below["irnet-stable"])
     yield f"IR-Net {low:.2f} to {high:.2f}"
     undecided, all_nets = agreeing("tab2-kaiming", "above IR-Net", None)
-    yield f"lead of bi-half over IR-Net is within chance on {undecided} of {all_nets} networks"
+    yield f"difference of bi-half and IR-Net is within chance on {undecided} of {all_nets} networks"
+    kaiming, torchs = math.sqrt(2 / 576), 1 / math.sqrt(3 * 576)  # standard deviations of latents of 576 connections
+    yield f"Kaiming's latents are √{(kaiming / torchs) ** 2:.0f} times as large"
     for item, words, where in (
         (
             "tab2",
@@ -140,6 +142,12 @@ def accuracies_of_entropy(net, form):
     return {name: f"{mean(case):.2f}" for name, case in methods(KEPT["entropy"]["measured"]["nets"][net][form]).items()}
 
 
+def interval(claim):
+    """Confidence interval of a row of the entropy item, as its table prints it."""
+    (row,) = (row for row in ROWS["entropy"] if row.claim == claim)
+    return re.search(r"interval (.*?):", row.decided_by)[1]
+
+
 def facts_of_entropy():
     normed, plain = (accuracies_of_entropy("conv2", form) for form in ("batch norm", "no batch norm"))
     half, share, centred = "bihalf", "bihalf:p_pos=0.45", "zero-mean:p_pos=0.45"
@@ -149,7 +157,11 @@ def facts_of_entropy():
     yield f"of mean zero has the entropy of the plain share of 0.45, {entropy:.3f} bits"
     yield "A share of 0.45 with two values"
     yield "So what 0.45 loses against one half"
-    yield f"with batch norm, sign with zero mean has {normed['zero-mean']} %, sign {normed['sign']} %"
+    of_sign = interval("Conv2, batch norm: sign not below sign with zero mean")
+    yield (
+        f"with batch norm, sign with zero mean has {normed['zero-mean']} %, sign {normed['sign']} %, a difference with "
+        f"the 95 % interval {of_sign} points"
+    )
     yield f"it reaches {normed[centred]} %, where the plain share has {normed[share]} % and one half {normed[half]} %"
     yield f"without batch norm {plain[centred]}, {plain[share]} and {plain[half]} %, with {fewest} seeds or more"
     verdicts = {row.claim: row.agrees for row in ROWS["entropy"]}
@@ -157,6 +169,7 @@ def facts_of_entropy():
         assert verdicts[f"Conv2, {form}: one half above 0.45 with zero mean"] is None
         assert verdicts[f"Conv2, {form}: 0.45 not below 0.45 with zero mean, whose entropy is the same"] is False
     assert verdicts["Conv2, batch norm: sign not below sign with zero mean"] is None
+    assert verdicts["Conv2, batch norm: bi-half above sign with zero mean"] is None
     of_sign = scores(methods(KEPT["entropy"]["measured"]["nets"]["conv2"]["no batch norm"])["zero-mean"])
     yield f"Without batch norm, {sum(score == 10 for score in of_sign)} of {len(of_sign)} nets of sign with zero mean"
 
@@ -177,7 +190,8 @@ def test_the_page_on_entropy_states_the_results():
     unstable = scores(methods(KEPT["entropy"]["measured"]["nets"]["conv2"]["no batch norm"])["zero-mean"])
     rows = {row.claim: row for row in ROWS["entropy"]}
     nears = [rows[f"{where}: one half above 0.45 with zero mean"] for where in NEAR_ONE_HALF]
-    intervals = [re.search(r"interval (.*?):", row.decided_by)[1] for row in nears]
+    intervals = [interval(row.claim) for row in nears]
+    of_signs = interval("Conv2, batch norm: sign not below sign with zero mean")
     facts = (
         *(
             f"{form}, plain 0.45 has {scores[share]}, 0.45 with zero mean {scores[centred]} and one half "
@@ -187,6 +201,7 @@ def test_the_page_on_entropy_states_the_results():
         f"the plain share has {normed['bihalf:p_pos=0.55']}, with zero mean {normed['zero-mean:p_pos=0.55']}",
         f"has the 95 % interval {intervals[0]} points, without {intervals[1]}.",
         f"sign with zero mean has {normed['zero-mean']}, plain sign {normed['sign']} and bi-half {normed['bihalf']}",
+        f"Plain sign against sign with zero mean has the 95 % interval {of_signs} points",
         f"one half has {deeper['bihalf']} % and 0.45 with zero mean {deeper[centred]} %, over 5 seeds each, which is "
         f"not significant either ({intervals[2]} points)",
         f"two of five runs learn nothing, so its mean of {statistics.fmean(unstable):.2f} % is",
