@@ -131,26 +131,22 @@ def _sample(published: Published) -> Sample:
 
 def _beside_table_2(claim: str, case: CaseCounts, published: Published) -> Claim:
     """Return a row with both means; ``decided_by`` is empty unless something keeps them from being compared."""
-    ours, others = accuracies(case), other_images(case, "tab2")
-    paper = f"{published.mean:.2f} ± {published.spread:.2f} %"
-    row = undecided(claim, paper, score_of(case), why=others, n=len(ours))
-    row = replace(row, difference=statistics.fmean(ours) - published.mean if ours else None)
-    if others:
-        return row
-    if len(case["runs"]) < 2:
-        return replace(row, decided_by=ONE_SEED)
-    if not ours:  # none of several trained: that is an answer
+    ours, paper = accuracies(case), f"{published.mean:.2f} ± {published.spread:.2f} %"
+    row = undecided(claim, paper, score_of(case), why=why_undecided(case, "tab2"), n=len(ours))
+    if not ours and len(case["runs"]) > 1:  # none of several trained: that is an answer
         return replace(row, agrees=False, decided_by="no run trained")
-    return replace(row, decided_by=SOME_DIVERGED) if count_diverged(case) else row
+    return replace(row, difference=statistics.fmean(ours) - published.mean if ours else None)
 
 
-def other_images(case: CaseCounts, table: str) -> str:
-    """Describe a number of test images that is not the one of the paper's table; else return ""."""
+def why_undecided(case: CaseCounts, table: str) -> str:
+    """Describe what keeps a case from being compared with the paper's table; else return ""."""
     counts = {run["last"]["test"]["total"] for run in case["runs"] if run["last"] is not None}
-    if counts <= {TEST_IMAGES[table]}:
-        return ""
-    ours = " and ".join(f"{count:,}" for count in sorted(counts))
-    return f"scored on {ours} test images, the paper's on {TEST_IMAGES[table]:,}"
+    if counts - {TEST_IMAGES[table]}:
+        ours = " and ".join(f"{count:,}" for count in sorted(counts))
+        return f"scored on {ours} test images, the paper's on {TEST_IMAGES[table]:,}"
+    if len(case["runs"]) < 2:
+        return ONE_SEED
+    return SOME_DIVERGED if count_diverged(case) else ""
 
 
 def above(

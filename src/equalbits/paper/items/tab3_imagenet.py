@@ -12,15 +12,13 @@ from pathlib import Path
 from equalbits._claim import Claim
 from equalbits._plotting import Figure, heading, method_color, method_name, new_figure, panels
 from equalbits.paper.claims import (
-    ONE_SEED,
-    SOME_DIVERGED,
     CaseCounts,
     above,
     accuracies,
     as_score,
     count_diverged,
-    other_images,
     undecided,
+    why_undecided,
 )
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_methods
@@ -99,11 +97,10 @@ def _bihalf_above(result: Result, net: str, *, classes: int, on: str = "") -> li
 
 def _against(net: str, method: str, case: CaseCounts, count: int) -> Claim:
     printed = {(row.net, row.method): row.top1 if count == 1 else row.top5 for row in TABLE_3}
-    paper, ours, diverged = printed.get((net, method_name(method))), top(case, count), count_diverged(case)
+    paper, ours, why = printed.get((net, method_name(method))), top(case, count), why_undecided(case, "tab3")
     claim = f"{net}, {method_name(method)}, top-{count}: within {MARGIN} points of the paper's"
-    why = other_images(case, "tab3") or (ONE_SEED if len(case["runs"]) < 2 else SOME_DIVERGED if diverged else "")
     words = "not reported" if paper is None else f"{paper:.2f} %"
-    row = undecided(claim, words, as_score(ours, diverged=diverged), why=why or "–", n=len(ours))
+    row = undecided(claim, words, as_score(ours, diverged=count_diverged(case)), why=why or "–", n=len(ours))
     if not ours or paper is None:
         return row
     gap = sum(ours) / len(ours) - paper

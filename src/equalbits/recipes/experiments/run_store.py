@@ -44,40 +44,40 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Case:
-    """One combination of settings, trained with several seeds; ``within`` is the directory above its own."""
+    """One combination of settings, trained with several seeds.
 
+    ``name`` is its path below the store, of the values of the settings. Cases of different ``stack_key`` are never
+    stacked together.
+    """
+
+    name: str
     recipe: Recipe
     settings: Mapping[str, Any]
-    within: str = ""
-
-    @property
-    def name(self) -> str:
-        """The values of the settings, as a path below the store."""
-        words = [str(value).replace("/", "-").replace(":", "-") or "none" for value in self.settings.values()]
-        return f"{self.within}/" * bool(self.within) + ("_".join(words) or self.recipe.name)
+    stack_key: str = ""
 
     def runs(self, seeds: Sequence[int]) -> list[PlannedRun]:
-        """Plan one run per seed; cases below different directories are never stacked together."""
-        seeded = [self.recipe.with_settings({"seed": seed}) for seed in seeds]
-        return [PlannedRun(self.name, recipe, stack_key=self.within) for recipe in seeded]
+        """Plan one run per seed."""
+        return [PlannedRun(self.name, self.recipe.with_settings({"seed": seed}), self.stack_key) for seed in seeds]
 
 
 def cases_of(recipe: Recipe, vary: Mapping[str, Sequence[Any]], *, within: str = "") -> list[Case]:
-    """Return a case for every combination of the settings to vary.
+    """Return a case for every combination of the settings to vary; each directory ``within`` has stacks of its own.
 
     >>> from equalbits.recipes import get_recipe
     >>> [case.name for case in cases_of(get_recipe("fashion-conv2"), {"model.weight_quantizer": ["sign", "bihalf"]})]
     ['sign', 'bihalf']
     """
-    combinations = [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
-    cases = [Case(recipe.with_settings(settings), settings, within) for settings in combinations]
-    names = [case.name.removeprefix(f"{within}/") for case in cases]
-    for name in names:
+    cases: dict[str, Case] = {}
+    for values in itertools.product(*vary.values()):
+        words = [str(value).replace("/", "-").replace(":", "-") or "none" for value in values]
+        name, settings = "_".join(words) or recipe.name, dict(zip(vary, values, strict=True))
         if not name.strip(". ") or re.search(r"[\\\x00-\x1f]", name) or len(os.fsencode(name)) > _MAX_NAME_BYTES:
             raise ValueError(f"{name[:40]!r} cannot name a folder: vary plain words of {_MAX_NAME_BYTES} bytes at most")
-        if names.count(name) > 1:
+        if name in cases:
             raise ValueError(f"two combinations would share the folder {name!r}: vary values that differ in words")
-    return cases
+        path = f"{within}/{name}" if within else name
+        cases[name] = Case(path, recipe.with_settings(settings), settings, stack_key=within)
+    return list(cases.values())
 
 
 class RunStore:
