@@ -27,29 +27,25 @@ EVERY = 10
 
 def measure(out: Path, options: Options) -> Result:
     """Train both methods at every learning rate, and count flips."""
-    seeds = options.seeds
-    rates = options.grid.get("optimizer.lr", LEARNING_RATES)
     recipe = quick_recipe("conv2", images=1000) if options.quick else get_recipe("cifar10-conv2")
     recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs, **options.settings})
-    cases = [
-        {"settings": {"model.weight_quantizer": method, "optimizer.lr": rate}} for method in METHODS for rate in rates
-    ]
+    rates = options.grid.get("optimizer.lr", LEARNING_RATES)
+    cases = [{"model.weight_quantizer": method, "optimizer.lr": rate} for method in METHODS for rate in rates]
     recipes = {
-        _name(case, seed): recipe.with_settings({**case["settings"], "seed": seed}) for case in cases for seed in seeds
+        _name(case, seed): recipe.with_settings({**case, "seed": seed}) for case in cases for seed in options.seeds
     }
     found = run_watched(out / "runs", recipes, options, _watch, may_diverge=True)
-    return {"cases": [{**case, "runs": [_run(case, seed, found) for seed in seeds]} for case in cases]}
+    runs = [[_run(seed, **found[_name(case, seed)]) for seed in options.seeds] for case in cases]
+    return {"cases": [{"settings": case, "runs": some} for case, some in zip(cases, runs, strict=True)]}
 
 
 def _name(case: Result, seed: int) -> str:
-    method, rate = case["settings"].values()
+    method, rate = case.values()
     return f"{method}-lr{rate:g}-seed{seed}"
 
 
-def _run(case: Result, seed: int, found: dict[str, Result]) -> Result:
-    """Return the last epoch and the flips of a run, in the form of :class:`~equalbits.paper.claims.RunCounts`."""
-    counts = dict(found[_name(case, seed)])
-    epochs = counts.pop("epochs")
+def _run(seed: int, *, epochs: list[Result], **counts: object) -> Result:
+    """Return the last epoch and the flips of a run, in the form of :data:`~equalbits.paper.claims.CaseCounts`."""
     return {"seed": seed, "last": epochs[-1] if epochs else None, **counts}
 
 
