@@ -38,7 +38,7 @@ PIECE, MOST = 16 << 20, 63 << 20  # bytes of a file, and of all files of a call 
 RECORDS = {".json", ".jsonl", ".toml", ".md", ".log"}
 SPARE = 25  # seconds in which an interrupted part writes its checkpoint
 TEACHER_MINUTES = 4.5
-WAIT = 540  # seconds that a call of lease takes
+WAIT = 520  # seconds that a call of lease takes
 Values = Sequence[object]
 
 
