@@ -6,7 +6,10 @@ The paper's text, its released code and the method it builds on have different r
 * bi-half on learned masks: the text, Eq. 4 on the weights that the scores keep.
 * Sign, smallest weights pruned: very likely the "MPT baseline" that was run, since at 0 it is the full binary net.
 * the same at a tenth of the learning rate, since at the paper's rate it does not learn when most weights are pruned.
-* MPT, frozen signs: Multi-Prize Tickets as published; at 0 that is an untrained net.
+* MPT, frozen signs: Multi-Prize Tickets; at 0 that is an untrained net.
+
+All scale a layer by the weights that are kept (``scale_fan``), since Conv2 to Conv8 have no batch norm. The released
+code has that as an option; Multi-Prize Tickets scale by those that are pruned (``nn/methods/mpt.py``).
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Table 2: Conv2, 4, 6 and 8 on CIFAR-10 with Sign, IR-Net and bi-half, mean and deviation over five seeds.
 
-The paper's recipe with torch's default initialization, which its released code uses and its numbers require. From the
-Kaiming normal that the text names (``tab2-kaiming``) latents are 2.4 times as large, so each step crosses fewer ranks,
-and every method stays below the table.
+The paper's recipe with torch's default initialization, which its numbers fit; its released code, of ResNets alone, sets
+no other. From the Kaiming normal that the text names (``tab2-kaiming``) latents are 2.4 times as large, so each step
+crosses fewer ranks, and every method stays below the table.
 
 The paper does not give IR-Net's rule for nets without batch norm, and the published form does not train there. The
 default here treats its statistics as constants in the gradient (``irnet-stable``). Two more readings (``tab2-irnet``)
