@@ -1,4 +1,15 @@
-"""Torch-free inference: the packed file, the meaning of a bit, and the engines that run it. Numpy is all it needs."""
+"""Torch-free inference: the packed file, the meaning of a bit, and the engines that run it. Numpy is all it needs.
+
+* The file: ``format`` (header, checksum) over ``container`` (tensors) and ``op_text`` (operations as lines); ``bits``
+  says what a bit means, padding and ties included; ``limits`` bounds what a file may cost.
+* A ``network`` is operations and tensors. ``op_specs`` says what an operation is, ``ops`` holds all of them; ``ports``
+  are inputs other than one image, ``lengths`` networks of several lengths.
+* ``engine`` runs a network in numpy, or natively: ``lower`` makes ``plan_tables``, ``input_forms`` says what is read as
+  bits, and ``native`` is the C.
+* ``decoder`` keeps keys and values (``shorten_decoder``), ``generate`` makes tokens; ``predict`` and
+  ``resize_pictures`` prepare pictures; ``audit`` and ``packed_summary`` count; ``export`` writes C, web pages, and by
+  way of ``export_graph`` ONNX and OpenVINO.
+"""
 
 from equalbits.runtime.audit import Audit as Audit
 from equalbits.runtime.audit import LayerAudit as LayerAudit

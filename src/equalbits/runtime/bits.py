@@ -1,6 +1,6 @@
 """Meaning of a bit in packed weights, and conversion between symbols and planes of bits.
 
-* A bit 1 is the symbol +1, a bit 0 is −1.
+* A bit 1 is the symbol +1, a bit 0 is −1. The sign of 0, and of −0, is +1.
 * A *plane* holds one bit per connection of each filter, as bytes of shape (filter, ⌈D/8⌉). The connections are in
   torch's order: ``weight.reshape(filters, -1)``. Connection ``i`` is bit ``i % 8`` (0 the lowest) of byte ``i // 8``.
 * The bits behind connection ``D − 1`` in the last byte of a row are 0.
