@@ -69,5 +69,7 @@ class BatchView:
         return "a value whose batch is not the first axis"
 
 
-#: Argument of a rule: a value that depends on the image, or a constant.
+#: Argument of a rule that computes with numbers: a value, or a constant.
+Operand = Value | Tensor | float
+#: Argument of any rule: whatever depends on the image, or a constant.
 Known = Value | Mask | StepFunction | Indices | Stacked | BatchView | Tensor | float | None

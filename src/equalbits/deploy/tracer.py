@@ -6,7 +6,6 @@ Reshapes, permutations and slices are merged with the step before them where pos
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
 from inspect import get_annotations
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -18,7 +17,7 @@ from torch import Tensor
 from equalbits.deploy.compare import as_array
 from equalbits.deploy.graph import Graph, PackError, Step
 from equalbits.deploy.pack_weights import BinaryWeights
-from equalbits.deploy.traced_values import Known, Mask, StepFunction, Value
+from equalbits.deploy.traced_values import Known, Mask, Operand, StepFunction, Value
 from equalbits.runtime import FUNCTIONS, OPS, Array, Floats, Shape, make_operation
 
 #: Operations that do the same to (channel, feature) and to (channel, 1, feature).
@@ -45,15 +44,20 @@ RULES: dict[str, TraceRule] = {}
 
 
 def rule(*names: str, batch: str = "", axes_at: int = 0) -> Callable[[_FunctionT], _FunctionT]:
-    """Register a function as the rule of ATen operations. An argument that it annotates as a ``Value`` is one."""
+    """Register a function as the rule of ATen operations.
+
+    An argument that it annotates as a ``Value`` is made one, and so is any but a constant annotated as an ``Operand``.
+    """
 
     def register(function: _FunctionT) -> _FunctionT:
-        kinds = [kind for name, kind in get_annotations(function).items() if name != "return"]
-        needed = {place for place, kind in enumerate(kinds[1:]) if kind is Value}
+        kinds = [kind for name, kind in get_annotations(function).items() if name != "return"][1:]
+        needed = {place: kind for place, kind in enumerate(kinds) if kind in (Value, Operand)}
 
-        @wraps(function)
         def with_values(tracer: "Tracer", *given: Any, **options: Any) -> Any:
-            arguments = [tracer.value(known) if place in needed else known for place, known in enumerate(given)]
+            arguments = list(given)
+            for place, kind in needed.items():
+                if place < len(given) and not (kind == Operand and isinstance(given[place], Tensor | float | int)):
+                    arguments[place] = tracer.value(given[place])
             return function(tracer, *arguments, **options)
 
         made = TraceRule(with_values if needed else function, batch or ("axis" if axes_at else ""), axes_at)  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Iterable
-from inspect import unwrap
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch.fx.node import map_arg
 from equalbits.deploy.batch_axis import apply_rule
 from equalbits.deploy.fold_batch_norm import fold_batch_norms
 from equalbits.deploy.graph import Graph, PackError, drop_unused
-from equalbits.deploy.ops import RULES, attention, comparison, elementwise
+from equalbits.deploy.ops import RULES, comparison
 from equalbits.deploy.torch_export import FROZEN, Frozen
 from equalbits.deploy.traced_values import BatchView, Indices, Known, Mask, StepFunction, Value
 from equalbits.deploy.tracer import Tracer
@@ -33,12 +32,6 @@ _HINTS = {
     "aten.min": _AXES,
 }
 _HINT = "replace it, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
-
-#: Rules that take masks as they are, not as numbers.
-_TAKE_MASKS = (
-    *(comparison.where, comparison.logical_not, comparison.logical_and),
-    *(elementwise.copy, attention.attention),
-)
 
 
 def translate(frozen: Frozen) -> Graph:
@@ -129,19 +122,11 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
         hint = _HINTS.get(original.rpartition(".")[0].replace("._", "."), _HINT)
         raise PackError(f"layer {_describe_layer(node)} does {original}, which a packed network cannot: {hint}")
 
-    function = unwrap(rule.function)
-
     def read(argument: Node) -> Known:
         found = known[argument]
-        if isinstance(found, Mask):
-            return found if function in _TAKE_MASKS else found.value  # torch computes with 0 and 1
-        if not isinstance(found, StepFunction) or function in (comparison.where, comparison.logical_not):
-            return found
-        if found.folded:
-            return BatchView(tracer.value(found), folded=True)
-        if function is elementwise.copy:
-            return found
-        return Mask(tracer.value(found)) if function is comparison.logical_and else tracer.value(found)
+        folded = isinstance(found, StepFunction) and found.folded
+        raw = not folded or rule.function in (comparison.where, comparison.logical_not)
+        return found if raw else BatchView(tracer.value(found), folded=True)
 
     arguments, options = map_arg((node.args, node.kwargs), read)  # type: ignore[arg-type]
     made = apply_rule(tracer, rule, arguments, options)

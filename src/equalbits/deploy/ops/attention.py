@@ -8,7 +8,7 @@ from torch import Tensor
 from equalbits.deploy.ops.conv_linear import linear, plain_convolution
 from equalbits.deploy.ops.elementwise import add
 from equalbits.deploy.ops.shape import expand_to, permute
-from equalbits.deploy.traced_values import Known, Mask, Value
+from equalbits.deploy.traced_values import Known, Mask, Operand, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 #: Added to scores that a mask leaves out: far below any score, and finite, as every number of a file is.
@@ -16,7 +16,7 @@ _MASKED = -1e30
 
 
 @rule("matmul.default", "mm.default", "bmm.default", batch="anywhere")
-def matmul(tracer: Tracer, first: Known, second: Known) -> Value:
+def matmul(tracer: Tracer, first: Operand, second: Operand) -> Value:
     """Multiply two values, or a value by a constant matrix from either side."""
     if isinstance(first, Value) and isinstance(second, Value):
         return _multiply(tracer, first, second)
@@ -78,6 +78,8 @@ def attention(
         lower = not is_causal and bool((mask == torch.ones_like(mask).tril()).all())
         is_causal = is_causal or lower
         mask = None if lower else torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, _MASKED)
+    elif mask is not None:
+        mask = tracer.value(mask)
     if mask is not None:
         tracer.shape = (tracer.batch, *scores.shape)
         scores = add(tracer, scores, mask)

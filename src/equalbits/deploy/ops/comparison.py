@@ -38,13 +38,12 @@ def logical_not(tracer: Tracer, condition: Known) -> StepFunction | Mask:
 @rule("bitwise_and.Tensor", "logical_and.default")
 def logical_and(tracer: Tracer, first: Known, second: Known) -> Mask:
     """Combine masks: a product of 0 and 1."""
-    masks = [known for known in (first, second) if isinstance(known, Mask)]
-    shape = tracer.output_shape()
-    made = [expand_to(tracer, mask.value, shape) for mask in masks]
+    bools = [known for known in (first, second) if isinstance(known, Mask | StepFunction)]
+    made = [expand_to(tracer, tracer.value(known), tracer.output_shape()) for known in bools]
     if len(made) == 2:
         return Mask(tracer.add("mul", *made))
-    constant = second if isinstance(first, Mask) else first
-    if not masks or not isinstance(constant, Tensor):
+    constant = second if isinstance(first, Mask | StepFunction) else first
+    if not bools or not isinstance(constant, Tensor):
         raise tracer.refuse("combines numbers as bools: compare them with a constant instead")
     return Mask(made[0] if bool(constant.all()) else tracer.affine(made[0], constant.float()))
 

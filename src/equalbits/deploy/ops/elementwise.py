@@ -8,26 +8,24 @@ import torch
 from torch import Tensor
 
 from equalbits.deploy.ops.shape import expand
-from equalbits.deploy.traced_values import Known, Mask, StepFunction, Value
+from equalbits.deploy.traced_values import Known, Mask, Operand, StepFunction, Value
 from equalbits.deploy.tracer import Tracer, rule
-
-Constant = Tensor | float | int
 
 
 @rule("add.Tensor", batch="anywhere")
-def add(tracer: Tracer, first: Known, second: Known, *, alpha: float = 1) -> Value:
+def add(tracer: Tracer, first: Operand, second: Operand, *, alpha: float = 1) -> Value:
     """Add two values, or a value and a constant."""
-    if isinstance(first, Value) and isinstance(second, Value):
-        if first.shape != second.shape:
-            first, second = expand(tracer, first), expand(tracer, second)
-        return tracer.add("add", first, second if alpha == 1 else tracer.affine(second, alpha))
-    if isinstance(first, Value) and isinstance(second, Constant):
+    if not isinstance(first, Value):
+        return tracer.affine(_spread(tracer, tracer.value(second), first), alpha, first)
+    if not isinstance(second, Value):
         return tracer.affine(_spread(tracer, first, second), 1.0, second * alpha)
-    return tracer.affine(_spread(tracer, tracer.value(second), first), alpha, _constant(tracer, first))
+    if first.shape != second.shape:
+        first, second = expand(tracer, first), expand(tracer, second)
+    return tracer.add("add", first, second if alpha == 1 else tracer.affine(second, alpha))
 
 
 @rule("sub.Tensor", batch="anywhere")
-def sub(tracer: Tracer, first: Known, second: Known, *, alpha: float = 1) -> Value:
+def sub(tracer: Tracer, first: Operand, second: Operand, *, alpha: float = 1) -> Value:
     """Subtract."""
     return add(tracer, first, second, alpha=-alpha)
 
@@ -39,15 +37,16 @@ def subtract_from(tracer: Tracer, value: Value, constant: float) -> Value:
 
 
 @rule("mul.Tensor", batch="anywhere")
-def mul(tracer: Tracer, first: Known, second: Known) -> Value:
+def mul(tracer: Tracer, first: Operand, second: Operand) -> Value:
     """Multiply two values, or a value by a constant."""
-    if isinstance(first, Value) and isinstance(second, Value):
-        return multiply(tracer, first, second)
-    value, constant = (first, second) if isinstance(first, Value) else (second, first)
-    return tracer.affine(_spread(tracer, tracer.value(value), constant), _constant(tracer, constant))
+    if not isinstance(first, Value):
+        return tracer.affine(_spread(tracer, tracer.value(second), first), first)
+    if not isinstance(second, Value):
+        return tracer.affine(_spread(tracer, first, second), second)
+    return multiply(tracer, first, second)
 
 
-def _spread(tracer: Tracer, value: Value, constant: Known) -> Value:
+def _spread(tracer: Tracer, value: Value, constant: Operand) -> Value:
     """Repeat axes of size 1 of a value that is combined with a larger constant."""
     larger = isinstance(constant, Tensor) and any(
         size > own == 1 for size, own in zip(reversed(constant.shape), reversed(value.shape), strict=False)
@@ -63,23 +62,17 @@ def multiply(tracer: Tracer, first: Value, second: Value) -> Value:
 
 
 @rule("div.Tensor", batch="anywhere")
-def div(tracer: Tracer, first: Known, second: Known) -> Value:
+def div(tracer: Tracer, first: Operand, second: Operand) -> Value:
     """Divide by a constant, or multiply by the reciprocal of a value."""
     if isinstance(second, Value):
         return mul(tracer, first, tracer.add("reciprocal", second))
-    return tracer.affine(tracer.value(first), 1 / _constant(tracer, second))
+    return tracer.affine(tracer.value(first), 1 / second)
 
 
 @rule("neg.default", batch="anywhere")
 def neg(tracer: Tracer, value: Value) -> Value:
     """Negate."""
     return tracer.affine(value, -1.0)
-
-
-def _constant(tracer: Tracer, known: Known) -> Constant:
-    if isinstance(known, Constant):
-        return known
-    raise tracer.refuse(f"combines a value with {known}: this cannot be packed")
 
 
 @rule("batch_norm.default", batch="norm")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equalbits.deploy.ops.elementwise import add, clamp, neg
 from equalbits.deploy.ops.shape import expand
-from equalbits.deploy.traced_values import Indices, Known, Stacked, Value
+from equalbits.deploy.traced_values import Indices, Known, Operand, Stacked, Value
 from equalbits.deploy.tracer import Tracer, rule
 
 Axes = Sequence[int] | None
@@ -54,26 +54,28 @@ def amin(tracer: Tracer, value: Known, axes: Axes = (), keepdim: bool = False) -
 
 
 @rule("max.dim")
-def max_with_indices(tracer: Tracer, value: Value, axis: int, keepdim: bool = False) -> tuple[Value, Indices]:
+def max_with_indices(tracer: Tracer, value: Known, axis: int, keepdim: bool = False) -> tuple[Value, Indices]:
     """Reduce one axis by the maximum; the indices cannot be read."""
     return amax(tracer, value, [axis], keepdim), Indices()
 
 
 @rule("min.dim")
-def min_with_indices(tracer: Tracer, value: Value, axis: int, keepdim: bool = False) -> tuple[Value, Indices]:
+def min_with_indices(tracer: Tracer, value: Known, axis: int, keepdim: bool = False) -> tuple[Value, Indices]:
     """Reduce one axis by the minimum; the indices cannot be read."""
     return amin(tracer, value, [axis], keepdim), Indices()
 
 
 @rule("maximum.default")
-def maximum(tracer: Tracer, first: Known, second: Known) -> Value:
+def maximum(tracer: Tracer, first: Operand, second: Operand) -> Value:
     """Take the larger of two values elementwise, or of a value and one number."""
-    if isinstance(first, Tensor) or isinstance(second, Tensor):
-        constant, value = (first, second) if isinstance(first, Tensor) else (second, first)
-        if not isinstance(constant, Tensor) or not bool((constant == constant.flatten()[0]).all()):
+    if not isinstance(first, Value):
+        first, second = second, first
+    values = [expand(tracer, tracer.value(first))]
+    if isinstance(second, Tensor):
+        if not bool((second == second.flatten()[0]).all()):
             raise tracer.refuse("takes the maximum or minimum with several constants: a packed network clamps to one")
-        return clamp(tracer, expand(tracer, tracer.value(value)), float(constant.flatten()[0]))
-    values = [expand(tracer, tracer.value(known)) for known in (first, second)]
+        return clamp(tracer, values[0], float(second.flatten()[0]))
+    values.append(expand(tracer, tracer.value(second)))
     shape, length = values[0].shape, math.prod(values[0].shape)
     both = tracer.add("concat", *[tracer.reshape(value, (1, length)) for value in values])
     made = tracer.add("max_pool", tracer.reshape(both, (1, 2, length)), kernel=(2, 1))
@@ -81,7 +83,7 @@ def maximum(tracer: Tracer, first: Known, second: Known) -> Value:
 
 
 @rule("minimum.default")
-def minimum(tracer: Tracer, first: Known, second: Known) -> Value:
+def minimum(tracer: Tracer, first: Operand, second: Operand) -> Value:
     """Take the smaller of two values elementwise: the negated maximum of the negated values."""
     negated = [-known if isinstance(known, Tensor) else neg(tracer, tracer.value(known)) for known in (first, second)]
     return neg(tracer, maximum(tracer, *negated))
