@@ -56,10 +56,10 @@ def same(
     given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[-1])
     plain, answer = reference_backward(*given), gpu.backward(*given)
     same_form(answer, plain)
-    over = c.clone(memory_format=torch.preserve_format)
-    for mine, theirs in zip(gpu.backward(*given[:2], over, *given[3:], overwrite=True), answer, strict=True):
-        assert torch.equal(mine, theirs)
-    assert torch.equal(over, answer[1])
+    over, over_s = c.clone(memory_format=torch.preserve_format), g_s.clone(memory_format=torch.preserve_format)
+    again = gpu.backward(given[0], over_s if use_s else None, over, *given[3:], overwrite=("c", "g_s"))
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(again, answer, strict=True))
+    assert torch.equal(over, answer[1]) and (not use_s or torch.equal(over_s, answer[0]))
     torch.testing.assert_close(answer[0], plain[0], **close)
     torch.testing.assert_close(answer[1], plain[1], **close)
     loose = 1e-4 if dtype == torch.float32 else 3e-3

@@ -13,4 +13,4 @@ def test_an_eager_step_of_the_binary_resnet_takes_less_than_three_fifths_of_the_
     pytest.importorskip("triton")
     found = forked.run(COUNT, "--ways", "real|1w1a")
     peaks = {name: float(peak) for name, peak in re.findall(r"^(\w+) +([\d.]+) +[\d.]+$", found.stdout, re.MULTILINE)}
-    assert peaks["1w1a"] <= 0.58 * peaks["real"], found.stdout + found.stderr
+    assert peaks["1w1a"] <= 0.56 * peaks["real"], found.stdout + found.stderr

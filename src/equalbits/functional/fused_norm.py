@@ -5,7 +5,7 @@ convolutions around them. As operators they are opaque to compile and CUDA graph
 run anywhere; a GPU uses kernels.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
 from types import ModuleType
@@ -83,16 +83,22 @@ class FusedNorm:
         return gpu.forward(c, *others) if gpu else self.reference_forward(c, *others)
 
     def gradients(
-        self, g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: object, overwrite: bool = False
+        self, g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: object, overwrite: Container[str] = ()
     ) -> Tensors:
-        """Return the results of the backward; with ``overwrite`` a GPU writes the gradient of ``c`` into its memory."""
+        """Return the results of the backward; a GPU may ``overwrite`` the memory of "c", and of "g_s", with results."""
         gpu = self.kernels(c)
         if gpu is None:
             return self.reference_backward(g_y, g_s, c, *others)
         return gpu.backward(g_y, g_s, c, *others, overwrite=overwrite)  # type: ignore[no-any-return]
 
     def recomputed_gradients(
-        self, g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, *others: Any
+        self,
+        g_y: Tensor | None,
+        g_s: Tensor | None,
+        packed: Tensor,
+        weight: Tensor,
+        *others: Any,
+        overwrite: Sequence[str] = (),
     ) -> Tensors:
         """Return :meth:`gradients` where ``c`` is a convolution, computed again from the bits of its input."""
         saved, (shape, channels_last, *form) = others[: self.saved], others[self.saved :]
@@ -100,7 +106,7 @@ class FusedNorm:
         c = torch.convolution(signs, weight, None, *ConvSettings(*form))
         del signs
         # A compiler that infers shapes has tensors without data.
-        gradients = partial(self.gradients, overwrite=True) if is_plain(c) else self.reference_backward
+        gradients = partial(self.gradients, overwrite=("c", *overwrite)) if is_plain(c) else self.reference_backward
         g_residual, g_c, *rest = gradients(g_y, g_s, c, *saved)
         return g_residual, in_format(g_c, channels_last=True), *rest
 

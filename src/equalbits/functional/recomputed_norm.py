@@ -50,7 +50,8 @@ def convolve_and_norm(
     """Return a fused norm of the convolution of ±1 inputs; it keeps only bits, and before an RPReLU the residual.
 
     The norm is ``prelu_norm_add_sign`` or ``norm_add_rprelu_sign``, by the type of its settings. ``bits``
-    are those of ``signs`` if they are known. There is no second gradient. Without ``recompute``, in plain execution, it
+    are those of ``signs`` if they are known. Pass the signs that it returns to a convolution alone: the backward pass
+    overwrites their gradient. There is no second gradient. Without ``recompute``, in plain execution, it
     keeps the output of the convolution, too.
     """
     signs, source, symbols, _ = as_operands(signs, weight)
@@ -93,11 +94,13 @@ class _ConvNorm(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         packed, values, outputs, *saved = ctx.saved_tensors
         g_s = g_s if ctx.wants_signs else None  # compiled code passes zeros for an output without elements
+        convolved = packed, values, *saved, *ctx.layout, *ctx.convolution
         if outputs is not None:
-            found = ctx.norm.gradients(g_y, g_s, outputs, *saved)
+            found = ctx.norm.gradients(g_y, g_s, outputs, *saved, overwrite=("g_s",))
+        elif torch.compiler.is_compiling():
+            found = ctx.norm.recomputed_op(g_y, g_s, *convolved)
         else:
-            again = ctx.norm.recomputed_op if torch.compiler.is_compiling() else ctx.norm.recomputed_gradients
-            found = again(g_y, g_s, packed, values, *saved, *ctx.layout, *ctx.convolution)
+            found = ctx.norm.recomputed_gradients(g_y, g_s, *convolved, overwrite=("g_s",))
         # In an operator of its own, so that the gradients given may be freed before.
         of_signs, of_weight, _, _, *needed = ctx.needs_input_grad
         asked = of_signs, of_weight, False

@@ -5,10 +5,11 @@ The first pass of the forward and the last of the backward are kernels of ``prel
 
 # mypy: allow-untyped-calls
 
+from collections.abc import Container
+
 import torch
 from torch import Tensor
 
-from equalbits.functional.fused_norm import from_rows
 from equalbits.functional.kernels import norm_add_rprelu_sign_triton as kernels
 from equalbits.functional.kernels import prelu_norm_add_sign_triton as norm_kernels
 from equalbits.functional.kernels.prelu_norm_add_sign import (
@@ -16,6 +17,7 @@ from equalbits.functional.kernels.prelu_norm_add_sign import (
     SUM_PASS,
     empty_rows,
     in_memory,
+    in_place_of,
     in_rows,
     plan_launches,
 )
@@ -60,9 +62,12 @@ def backward(
     c: Tensor,
     residual: Tensor | None,
     *others: Tensor,
-    overwrite: bool = False,
+    overwrite: Container[str] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute :func:`equalbits.functional.fused_rprelu.reference_backward`; ``overwrite`` writes into c."""
+    """Compute :func:`equalbits.functional.fused_rprelu.reference_backward`.
+
+    With "c" in ``overwrite`` its gradient takes its memory, and with "g_s" that of the residual takes that of ``g_s``.
+    """
     *vectors, shift, stats = in_memory(others)
     channels = c.shape[1]
     count = c.numel() // channels
@@ -74,9 +79,9 @@ def backward(
     partial = torch.empty((kinds, plan.strips, channels), dtype=torch.float32, device=c.device)
     factors = torch.empty((3, channels), dtype=torch.float32, device=c.device)
     gradients = torch.empty((kinds + 1, channels), dtype=torch.float32, device=c.device)
-    g_sum = empty_rows(c)
-    # Where it overwrites c, a program reads its tile before it writes it.
-    g_c = (rows if c.dim() == 4 else from_rows(rows, c)) if overwrite else empty_rows(c)
+    # Where a tile is overwritten, the same program has read it.
+    g_sum = in_place_of(of_s, c) if of_s is not None and "g_s" in overwrite else empty_rows(c)
+    g_c = in_place_of(rows, c) if "c" in overwrite else empty_rows(c)
     with torch.cuda.device_of(c):
         kernels.sum_backward[(plan.strips, plan.blocks)](
             of_y, of_s, rows, added, *vectors, shift, stats, g_sum, partial, count, plan.tiles, **sums

@@ -7,7 +7,7 @@ matrix, with a small kernel between them that combines the sums of the strips of
 
 # mypy: allow-untyped-calls
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -84,9 +84,12 @@ def backward(
     near: Tensor,
     stats: Tensor,
     *,
-    overwrite: bool = False,
+    overwrite: Container[str] = (),
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute :func:`equalbits.functional.fused_norm.reference_backward`; ``overwrite`` writes the gradient into c."""
+    """Compute :func:`equalbits.functional.fused_prelu.reference_backward`.
+
+    With "c" in ``overwrite`` its gradient takes its memory, and with "g_s" that of ``y`` takes the memory of ``g_s``.
+    """
     channels = c.shape[1]
     count = c.numel() // channels
     rows, of_y, of_s = in_rows(c), None if g_y is None else in_rows(g_y), None if g_s is None else in_rows(g_s)
@@ -98,9 +101,9 @@ def backward(
     g_affine = torch.empty((2, channels), dtype=torch.float32, device=c.device)
     g_slope = torch.empty(channels if slopes else 0, dtype=torch.float32, device=c.device)
     dtype = (g_y if g_s is None else g_s).dtype  # type: ignore[union-attr]
-    total = None if of_s is None else empty_rows(c, dtype)
-    # Where it overwrites c, a program reads its tile before it writes it.
-    g_c = (rows if c.dim() == 4 else from_rows(rows, c)) if overwrite else empty_rows(c, dtype)
+    # Where a tile is overwritten, the same program has read it.
+    total = None if of_s is None else in_place_of(of_s, c) if "g_s" in overwrite else empty_rows(c, dtype)
+    g_c = in_place_of(rows, c) if "c" in overwrite else empty_rows(c, dtype)
     with torch.cuda.device_of(c):
         kernels.sum_backward[(plan.strips, plan.blocks)](
             of_y, of_s, near, rows, slope, stats, total, partial, count, plan.tiles, **plan.sums
@@ -117,6 +120,11 @@ def backward(
 def in_rows(tensor: Tensor) -> Tensor:
     """Return the tensor with its memory in the order of (position, channel): itself, if it is channels last."""
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else as_rows(tensor)
+
+
+def in_place_of(rows: Tensor, c: Tensor) -> Tensor:
+    """Return what :func:`in_rows` returned in the shape of ``c``, to be overwritten."""
+    return rows if c.dim() == 4 else from_rows(rows, c)
 
 
 def in_memory(vectors: Iterable[Tensor | None]) -> list[Any]:
