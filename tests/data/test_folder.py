@@ -45,6 +45,13 @@ def test_a_link_to_nowhere_is_named_once(tmp_path):
     )
 
 
+def test_the_size_of_pictures_is_given_when_they_are_loaded(tmp_path, image_tree):
+    data = load_dataset("imagefolder", image_tree(tmp_path), split="train", decoding=SMALL)
+    assert data.decoding == SMALL
+    with pytest.raises(DataError, match=r"is for image files: fashion has images of one size; omit it"):
+        load_dataset("fashion", split="train", decoding=SMALL)
+
+
 def test_a_large_picture_is_read_without_a_warning_and_one_too_large_is_refused_in_one_line(
     tmp_path, image_tree, monkeypatch
 ):

@@ -11,7 +11,7 @@ from equalbits._extras import install_hint
 from equalbits._text import nearest_name
 from equalbits.data import embedded
 from equalbits.data.cifar import EDITIONS, read_cifar
-from equalbits.data.dataset import DataError, Dataset, FolderDataset
+from equalbits.data.dataset import DataError, Dataset, Decoding, FolderDataset
 from equalbits.data.image_folder import HELD_OUT, scan_tree
 from equalbits.data.normalization import STATISTICS, Statistics
 from equalbits.data.synthetic import make_synthetic
@@ -56,6 +56,7 @@ def load_dataset(
     split: str,
     device: torch.device | str = "cpu",
     statistics: str | None = None,
+    decoding: Decoding | None = None,
 ) -> Dataset | FolderDataset: ...
 def load_dataset(
     name: str,
@@ -64,6 +65,7 @@ def load_dataset(
     split: str,
     device: torch.device | str = "cpu",
     statistics: str | None = None,
+    decoding: Decoding | None = None,
 ) -> Dataset | FolderDataset:
     """Load the ``train`` or ``test`` split of a data set to the device.
 
@@ -78,6 +80,7 @@ def load_dataset(
 
     ``root`` is the directory of the files: by default ``$EQUALBITS_DATA``, else ``~/.cache/equalbits``.
     ``statistics`` is the name in ``STATISTICS`` of the mean and std to use instead of the data set's own.
+    ``decoding`` is the size of image files, as in ``Decoding(resize=36, crop=32)``.
 
     >>> load_dataset("fashion", split="test")
     Dataset('fashion', 2000 images 1×28×28, 10 classes, on cpu)
@@ -101,7 +104,9 @@ def load_dataset(
         paths, numbers, classes = (
             scan_tree(kind, where, split) if kind in HELD_OUT else scan_tiny_imagenet(where, split)
         )
-        return FolderDataset(name, paths, numbers, classes, mean, std, torch.device(device))
+        return FolderDataset(name, paths, numbers, classes, mean, std, torch.device(device), decoding or Decoding())
+    if decoding is not None:
+        raise DataError(f"decoding={decoding!r} is for image files: {name} has images of one size; omit it")
     if kind == "fashion":
         pixels, digits = embedded.read(split)
         images, labels = torch.from_numpy(pixels)[:, None], torch.from_numpy(digits).long()
