@@ -9,10 +9,10 @@ default here treats its statistics as constants in the gradient (``irnet-stable`
 pass the gradient unchanged (``irnet-identity``) or through the statistics (``irnet-through``). The latter's steps are
 larger by one over a filter's deviation, and some nets collapse at the table's learning rate: it has a tenth of it.
 
-A fair comparison of methods tunes all of them (``tab2-tuned``): weight decay, learning rate, label smoothing, random
-erasing and, for the smallest net, the epochs are selected for every net and method on held-out training images, with
-one or two seeds. The selected setting then trains on all training images with every seed, and is evaluated on the test
-images once.
+A fair comparison of methods tunes all of them (``tab2-tuned``): label smoothing, random erasing and, for the smallest
+net, the epochs are selected for every net and method on held-out training images, with one or two seeds; weight decay
+and learning rate come from a wider search before. The selected setting then trains on all training images with every
+seed, and is evaluated on the test images once.
 """
 
 import statistics
