@@ -26,6 +26,7 @@ def test_the_script_names_every_command(shell: str, call) -> None:
         ("pack --rest fl", "float16"),
         ("train cifar10-conv8-", "cifar10-conv8-tuned"),
         ("reproduce fi", "fig2"),
+        ("download ci", "cifar100"),
     ],
 )
 def test_bash_completes_commands_options_choices_recipes_and_items(words: str, expected: str, call) -> None:

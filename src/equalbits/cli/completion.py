@@ -23,10 +23,10 @@ def run(options: argparse.Namespace) -> None:
     from equalbits.cli.commands import COMMANDS, make_parser
 
     parser, commands = make_parser(tuple(COMMANDS))
-    recipes, items = _names()
+    recipes, items, downloads = _names()
     completions = {"DIR": shtab.DIRECTORY}
     completions |= dict.fromkeys(("FILE", "IMAGE", "PATH", "DIR|FILE", "FILE|DIR"), shtab.FILE)
-    choices = {"ITEM": items}
+    choices = {"ITEM": items, "DATASET": downloads}
     if options.shell in _RECIPES:  # names and files
         completions["RECIPE"] = dict.fromkeys(_RECIPES, "_equalbits_recipes")
     else:
@@ -41,9 +41,9 @@ def run(options: argparse.Namespace) -> None:
     print(shtab.complete(parser, options.shell, preamble=preamble))
 
 
-def _names() -> tuple[list[str], list[str]]:
-    """Return the names of recipes and of items to reproduce; none without torch."""
+def _names() -> tuple[list[str], list[str], list[str]]:
+    """Return the names of recipes, of items to reproduce and of data to download; none without torch."""
     try:
-        return eb.recipes.list_recipes(), [*eb.paper.list_items(), "all"]
+        return eb.recipes.list_recipes(), [*eb.paper.list_items(), "all"], list(eb.data.EDITIONS)
     except ImportError:
-        return [], []
+        return [], [], []

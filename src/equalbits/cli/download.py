@@ -10,7 +10,7 @@ from equalbits.cli.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="cifar10 or cifar100")
+    parser.add_argument("name", metavar="DATASET", help="cifar10 or cifar100")
     add_data(parser)
     add_json(parser, text="print the directory as one JSON object")
 
