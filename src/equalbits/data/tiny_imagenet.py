@@ -25,11 +25,11 @@ def scan_tiny_imagenet(root: Path, split: str) -> tuple[tuple[str, ...], Tensor,
     if split == "train":
         found = [(path, number) for number, name in enumerate(classes) for path in _pictures(home / "train" / name)]
     else:
-        known = _annotations(home / "val" / "val_annotations.txt")
+        class_of = _annotations(home / "val" / "val_annotations.txt")
         numbers = {name: number for number, name in enumerate(classes)}
         found = []
         for path in _pictures(home / "val"):
-            label = known.get(Path(path).name)
+            label = class_of.get(Path(path).name)
             if label not in numbers:
                 problem = "no line on it" if label is None else f"its class {label!r} is not in {home / 'train'}"
                 raise DataError(f"{path}: {problem} in val_annotations.txt; unpack the whole data set again")

@@ -148,9 +148,9 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
     out = Path(out)
     check_kind(out, "item")
     with lock_dir(out):
-        known = _known(item, out / "result.json", options)
-        result = known or _measured(item, out, options)
-        with from_file(item, out / "result.json") if known else nullcontext():
+        earlier = _earlier_result(item, out / "result.json", options)
+        result = earlier or _measured(item, out, options)
+        with from_file(item, out / "result.json") if earlier else nullcontext():
             save_figure(item.draw(result), out, item.name)
             claims = item.compare(result)
             _write_claims(item, claims, result, out)
@@ -217,7 +217,7 @@ def _check(item: Item, options: Options) -> None:
             raise ValueError(f"{name} is set by {item.name} itself: leave --set {name}={options.settings[name]} out")
 
 
-def _known(item: Item, path: Path, options: Options) -> Result | None:
+def _earlier_result(item: Item, path: Path, options: Options) -> Result | None:
     """Return the result of an earlier call; None where other parts are asked for. Raise for one with other settings."""
     if not path.exists():
         return None

@@ -50,12 +50,12 @@ def check_names(recipe: Recipe) -> None:
             raise ValueError(f"model.options.{name}={value!r} must be true or false")
         if isinstance(default, int | float) and isinstance(value, str):
             raise ValueError(f"model.options.{name}={value!r} must be a number")
-    for name, known, create in (
+    for name, registered, create in (
         ("weight_quantizer", list_quantizers(), quantizer_by_name),
         ("input_quantizer", list_input_quantizers(), input_quantizer_by_name),
     ):
         word = getattr(config, name)
-        if word.lower() in _NO_QUANTIZER and word not in known:
+        if word.lower() in _NO_QUANTIZER and word not in registered:
             raise ValueError(f"model.{name}={word}: leave it empty for none, as in model.{name}=")
         if word:
             create(word)

@@ -202,11 +202,11 @@ def own_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """
     if recipe["name"] not in _CATALOGUE:
         return {}
-    known = flatten(_CATALOGUE[recipe["name"]].as_dict())
+    catalogued = flatten(_CATALOGUE[recipe["name"]].as_dict())
     return {
         name: value
         for name, value in flatten(dict(recipe)).items()
-        if name not in _SAME_RESULT and known.get(name) != value
+        if name not in _SAME_RESULT and catalogued.get(name) != value
     }
 
 

@@ -33,7 +33,7 @@ from equalbits.training import evaluate
 #: Test images to compare with the model, most seconds to score all of them, and training images for calibration.
 _COMPARED, _MOST_SECONDS, _CALIBRATED = 64, 60.0, 256
 #: Data sets that are looked for by the class names of a packed file.
-_KNOWN = ("fashion", "cifar10", "cifar100", "imagefolder", "imagenet", "tinyimagenet")
+_CANDIDATES = ("fashion", "cifar10", "cifar100", "imagefolder", "imagenet", "tinyimagenet")
 
 
 def pack_run(
@@ -146,11 +146,11 @@ def images_with_classes(model: PackedModel, name: str = "", root: Path | str | N
             raise DataError(f"{name} has the classes {theirs}, but the packed model {ours}: name other data")
         return dataset
     found = ""
-    for known in _KNOWN:
-        if root and known in WITHOUT_FILES:
+    for candidate in _CANDIDATES:
+        if root and candidate in WITHOUT_FILES:
             continue
         with suppress(DataError):
-            dataset = load_dataset(known, root, split="test")
+            dataset = load_dataset(candidate, root, split="test")
             if dataset.classes == model.classes:
                 return dataset
             found = f", but {_first(dataset.classes)}" if root else ""

@@ -77,9 +77,9 @@ def saved_recipe(path: Path) -> Recipe | None:
 
 
 def begin_run_dir(
-    out: Path, recipe: Recipe, images: DataSpec, known: History, *, root: Path | None = None
+    out: Path, recipe: Recipe, images: DataSpec, earlier: History, *, root: Path | None = None
 ) -> list[Reporter]:
-    """Write recipe.toml and model.json; return the reporters that continue the ``known`` history.
+    """Write recipe.toml and model.json; return the reporters that continue the ``earlier`` history.
 
     Without a checkpoint, the record and the weights of an earlier run are removed.
     """
@@ -88,9 +88,9 @@ def begin_run_dir(
             remove_file(out / name)
     for name, content in _descriptions(recipe, images, root).items():
         write_atomically(out / name, content)
-    writers: list[Reporter] = [JsonLines(out / "history.jsonl", known)]
+    writers: list[Reporter] = [JsonLines(out / "history.jsonl", earlier)]
     if find_spec("tensorboard") is not None:
-        writers.append(TensorBoard(out / "tensorboard", known))
+        writers.append(TensorBoard(out / "tensorboard", earlier))
     return writers
 
 

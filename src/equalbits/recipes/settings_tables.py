@@ -81,9 +81,9 @@ def _groups() -> Iterator[Table]:
         yield Table(group or "top level", about, ("setting", "default", "values", "meaning"), tuple(rows[group]))
 
 
-def _names(title: str, about: str, head: str, known: Mapping[str, Mapping[str, Any]]) -> Table:
+def _names(title: str, about: str, head: str, settings: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
-    for name, accepted in known.items():
+    for name, accepted in settings.items():
         shown = [f"``{k}={_value(v)}``" for k, v in accepted.items() if k not in ("in_channels", "image_size")]
         rows.append((f"``{name}``", ", ".join(shown) or NONE))
     return Table(title, about, ("name", head), tuple(rows))

@@ -99,11 +99,11 @@ def run_recipe(
         model.to(device)
         teacher_model = _load_model(teacher, images).to(device) if teacher else None
 
-        def start_reporters(known: History) -> Sequence[Reporter]:
+        def start_reporters(earlier: History) -> Sequence[Reporter]:
             """Write the first files after all checks have passed: a refused run leaves the directory unchanged."""
             if not place.is_writer:
                 return reporters
-            return logged_bits(model, [*reporters, *begin_run_dir(out, recipe, images, known, root=root)])
+            return logged_bits(model, [*reporters, *begin_run_dir(out, recipe, images, earlier, root=root)])
 
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)

@@ -58,12 +58,12 @@ def measure(out: Path, options: Options) -> Result:
         cases = fig7.method_cases("ResNet-18 1/1", deep, options)
         store = RunStore(out.parent / out.name.replace("fig1", "fig7") / "runs")
         for method, case in zip(ACTIVATIONS, cases, strict=True):
-            known: list[Result] = []
+            trained: list[Result] = []
             with suppress(CheckpointError):  # of other settings, or without weights
                 runs = [run for run in case.runs(range(fig7.SEEDS)) if store.find(run)]
-                known = [_activations(options, run.recipe, load_run(store.dir(run)).model) for run in runs]
-            if known:
-                found["activations"][method] = {**known[0], "means": [_mean(each) for each in known]}
+                trained = [_activations(options, run.recipe, load_run(store.dir(run)).model) for run in runs]
+            if trained:
+                found["activations"][method] = {**trained[0], "means": [_mean(each) for each in trained]}
             else:
                 recipes[f"activations/{method}"] = case.recipe
     for name, counts in run_watched(out, recipes, options, partial(_watch, options)).items():

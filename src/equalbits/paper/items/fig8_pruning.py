@@ -80,8 +80,8 @@ def claims(result: Result) -> list[Claim]:
                 continue
             ours = dict(zip(result["sparsities"], rules[rule], strict=True))
             for readings in _BASELINES:
-                known = [rules[name] for name in readings if name in rules]
-                for sparsity, *theirs in zip(result["sparsities"], *known, strict=True) if known else ():
+                rates = [rules[name] for name in readings if name in rules]
+                for sparsity, *theirs in zip(result["sparsities"], *rates, strict=True) if rates else ():
                     if sparsity or readings != ("mpt",):
                         claim = f"{net}, {sparsity:.0%} pruned: {words} above {method_name(readings[0])}"
                         rows.append(_above(claim, ours[sparsity], theirs, classes=_CLASSES.get(net, 10)))

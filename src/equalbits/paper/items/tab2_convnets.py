@@ -155,8 +155,8 @@ def compare_cells(
             rows.append(beside(claim, methods[method], score))
         for other in methods:
             if other != "bihalf" and "bihalf" in methods:
-                known = other in published and not result["quick"] and not tuned  # its gaps are of one shared recipe
-                paper = f"{published['bihalf'].mean - published[other].mean:+.2f} points" if known else "yes"
+                has_gap = other in published and not result["quick"] and not tuned  # its gaps are of one shared recipe
+                paper = f"{published['bihalf'].mean - published[other].mean:+.2f} points" if has_gap else "yes"
                 claim = f"{net.capitalize()}: bi-half above {method_name(other)}"
                 rows.append(above(claim, methods["bihalf"], methods[other], paper=paper))
     return rows

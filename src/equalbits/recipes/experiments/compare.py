@@ -79,8 +79,8 @@ class MethodResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON: counts, mean and deviation."""
-        known = {name: value for name, value in asdict(self).items() if (name, value) != ("gamma", None)}
-        return {**known, "n": len(self.correct), "mean": self.mean, "std": self.std}
+        values = {name: value for name, value in asdict(self).items() if (name, value) != ("gamma", None)}
+        return {**values, "n": len(self.correct), "mean": self.mean, "std": self.std}
 
 
 @dataclass(frozen=True)
