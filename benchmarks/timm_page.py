@@ -11,6 +11,11 @@ Rows = Mapping[str, Mapping[str, Any]]
 #: Differences above this are compared with those of torch's own float32 logits from float64.
 _USUAL = 5e-5
 
+_LEAD = """
+**{packed} of {measured} families of timm pack** with binary inner layers, and the native engine runs all of these. A
+network of the others is exported to ONNX with its [frozen](freeze.md) weights ([below](#refused)).
+"""
+
 _HEADING = """
 `benchmarks/timm_families.py` takes one net of each of the {modules} model modules of timm: the one with the fewest
 parameters, without the `test_…` nets of timm's own tests, with 10 classes, at the smallest image of 64, 96, 112, 128,
@@ -22,7 +27,7 @@ images, and compared on two others. NF-Nets get plain convolutions first: theirs
 """
 
 _SUMMARY = """
-**{packed} of the {measured} pack**, and the native engine runs all of these. The frozen net gives the same logits as
+The frozen net gives the same logits as
 the model to the bit in {frozen}. The columns native and numpy hold the largest difference of a logit from torch's,
 relative to the largest logit; the last column holds the difference of torch's own float32 logits from those of the
 frozen net in float64. Besides the bits, files are float32, so a net with few binary layers stays large.
@@ -81,6 +86,7 @@ def page(rows: Rows, most_parameters: int, most_seconds: int, results: Path) -> 
     }
     lines = [
         "# Families of timm",
+        *_paragraph(_LEAD, **counts),
         *_paragraph(_HEADING, most_parameters=most_parameters, minutes=most_seconds // 60, **counts),
         *_paragraph(_SUMMARY, **counts),
         "",
