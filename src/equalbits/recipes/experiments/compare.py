@@ -25,8 +25,8 @@ from equalbits.recipes.run_record import RunRecord, check_same_recipe, stored_re
 HOW = {
     "accuracy": "per cent of all test images right after the last epoch; mean and sample standard deviation over seeds",
     "entropy": "bits, the mean over all filters of all binary layers at the end",
-    "flips": "symbols that go from −1 to +1, or back, between the ends of two epochs, summed over epochs; from or to 0 is "
-    "no flip, and one that flips there and back within an epoch counts as unmoved",
+    "flips": "symbols that go from −1 to +1, or back, between the ends of two epochs, summed over epochs; from or to 0 "
+    "is no flip, and one that flips there and back within an epoch counts as unmoved",
     "exact_filters": "filters with as many +1 as −1 among their kept weights, one more where the number is odd",
     "packed_bytes": "⌈D/8⌉ for the D symbols of a filter, twice that where some are 0, and 4 for each real number",
     "seconds": "of training one net, with start and scoring; of nets trained side by side an equal share each",
