@@ -69,9 +69,9 @@ class Part:
         """Its options as results/ stores them."""
         return {"quick": False, "seeds": list(self.seeds), "settings": self.settings, "grid": self.grid}
 
-    def is_kept(self, results: Path = RESULTS) -> bool:
+    def is_kept(self) -> bool:
         """Return True if results/ holds all of it."""
-        item, path = eb.paper.get_item(self.item), results / f"{self.item}.json"
+        item, path = eb.paper.get_item(self.item), RESULTS / f"{self.item}.json"
         if not path.exists():
             return False
         return cells(blocks(item, {"asked": self.asked})) <= cells(blocks(item, json.loads(path.read_text())))
@@ -89,11 +89,11 @@ def best(net: str, minutes: float, *seeds: int, data: str = "cifar10") -> Part:
 def queue() -> Iterator[Part]:
     """Yield every part that is wanted, the most valuable first."""
     at_end, rarely = {"evaluate_every": 100}, {"evaluate_every": 50}
-    yield best("VGG-small", 5, 0)
+    yield best("VGG-small", 6, 0)
     yield replace(best("ResNet-20", 8, 0, 1, 2), more="--stack 3", is_small=True)
     yield best("CIFAR-100 ResNet-18", 9, 0, data="cifar100")
-    yield best("VGG-small", 5, 1)
-    yield best("VGG-small", 5, 2)
+    yield best("VGG-small", 6, 1)
+    yield best("VGG-small", 6, 2)
     methods = ["sign", "bihalf:p_pos=0.45"]
     conv4 = {"nets": ["conv4"], "forms": ["batch norm"], "model.weight_quantizer": methods}
     yield Part(item="entropy", minutes=5, seeds=(0, 1, 2, 3, 4), grid=conv4, settings=at_end)
