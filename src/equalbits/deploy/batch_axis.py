@@ -29,6 +29,8 @@ def apply_rule(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], option
     views = [known for known in _flatten(arguments) if isinstance(known, BatchView)]
     if not views:
         return _plain(tracer, rule, arguments, options)
+    if tracer.operation == "slice.Tensor" and tracer.shape == _shape(tracer, views[0]):
+        return views[0]  # older versions of torch trace x[:, :1] as a slice of each axis
     if all(view.folded and not view.axis for view in views):
         return _folded(tracer, rule, arguments, options)
     if len(views) == 1 and arguments[0] is views[0]:
@@ -179,6 +181,12 @@ def _multiply_from_left(tracer: Tracer, rule: TraceRule, matrices: Tensor, view:
     tracer.shape = (*lead, columns, rows)
     made = apply_rule(tracer, rule, (_permute(tracer, view, turned), matrices.mT), {})
     return _permute(tracer, made if isinstance(made, BatchView) else BatchView(tracer.value(made)), turned)
+
+
+def _shape(tracer: Tracer, view: BatchView) -> tuple[int, ...]:
+    """Return torch's shape of a view."""
+    before, rest, batch = view.value.shape[: view.axis], view.value.shape[view.axis :], tracer.batch
+    return (*before, batch * rest[0], *rest[1:]) if view.folded else (*before, batch, *rest)
 
 
 def _flatten(arguments: object) -> list[object]:

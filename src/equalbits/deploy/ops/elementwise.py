@@ -148,7 +148,7 @@ def hardtanh(tracer: Tracer, value: Value, low: float = -1.0, high: float = 1.0)
 
 
 @rule("clone.default", "alias.default", "detach.default", "_to_copy.default", batch="anywhere")
-def copy(tracer: Tracer, value: Known, **_: object) -> Value | Mask:
+def copy(tracer: Tracer, value: Known, **_: object) -> Value | Mask | StepFunction:
     """Copy, and cast where that does not round."""
     is_input = isinstance(value, Value) and value.number in tracer.graph.input_of  # an integer
     if tracer.dtype is torch.bool and isinstance(value, Value) and is_input:
@@ -161,6 +161,8 @@ def copy(tracer: Tracer, value: Known, **_: object) -> Value | Mask:
     )
     if not exact and tracer.dtype not in (None, torch.float32, torch.float64):
         raise tracer.refuse(f"casts to {tracer.dtype}, which rounds: remove the cast, packed values are float32")
+    if tracer.operation == "_to_copy.default" and isinstance(value, StepFunction) and not is_bool:
+        return value  # torch 2.6 casts between two choices
     return tracer.value(value)
 
 
