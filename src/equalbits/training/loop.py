@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as nnf
 from torch.nn.parallel import DistributedDataParallel
 
 from equalbits.nn import after_step_, ahead_ranker, check_module, layers_with_hook, penalty
@@ -18,7 +19,7 @@ from equalbits.training.compilation import compile_separately
 from equalbits.training.config import TrainConfig
 from equalbits.training.evaluation import Meter, as_logits, check_labels, count_correct
 from equalbits.training.history import History, Reporter
-from equalbits.training.losses import Loss, mix_labels, mixup_share, training_loss
+from equalbits.training.losses import Loss, mix_with_reversed, mixup_share, training_loss
 from equalbits.training.optimizer import backward_updates
 from equalbits.training.progress import ProgressBar
 from equalbits.training.randomness import preserved_rng
@@ -145,13 +146,15 @@ class TrainStep:
         """Return the mean loss of some images, and their counts (:func:`count_correct`)."""
         share = mixup_share(self.config.mixup, images.device) if self.config.mixup else None
         if share is not None:
-            images = share * images + (1 - share) * images.flip(0)
+            images = mix_with_reversed(images, share)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             output = self.model(images)
-        logits = as_logits(output)
+        logits, targets = as_logits(output), labels
         if not torch.compiler.is_compiling():
             check_labels(labels, logits)
-        loss = self.loss(logits, labels if share is None else mix_labels(labels, share, logits.shape[1]), images)
+        if share is not None:
+            targets = mix_with_reversed(nnf.one_hot(labels, logits.shape[1]), share)
+        loss = self.loss(logits, targets, images)
         counts = count_correct(logits, labels, loss * len(labels))
         return (loss + penalty(self.penalised) if self.penalised else loss), counts
 

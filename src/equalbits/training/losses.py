@@ -38,15 +38,14 @@ def mixup_share(alpha: float, device: torch.device) -> Tensor:
     return torch.distributions.Dirichlet(torch.full((2,), alpha, device=device), validate_args=False).sample()[0]
 
 
-def mix_labels(labels: Tensor, share: Tensor, classes: int) -> Tensor:
-    """Return the labels of images that are mixed with those of the reversed batch, as shares of all classes.
+def mix_with_reversed(batch: Tensor, share: Tensor) -> Tensor:
+    """Mix each image of a batch, or each row of class shares, with its counterpart in the reversed batch.
 
-    >>> mix_labels(torch.tensor([0, 1]), torch.tensor(0.75), 3)
-    tensor([[0.7500, 0.2500, 0.0000],
-            [0.2500, 0.7500, 0.0000]])
+    >>> mix_with_reversed(torch.eye(2), torch.tensor(0.75))
+    tensor([[0.7500, 0.2500],
+            [0.2500, 0.7500]])
     """
-    one_hot = nnf.one_hot(labels, classes)
-    return share * one_hot + (1 - share) * one_hot.flip(0)
+    return share * batch + (1 - share) * batch.flip(0)
 
 
 def attention_distance(student: Tensor, teacher: Tensor) -> Tensor:
