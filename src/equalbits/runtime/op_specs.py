@@ -84,7 +84,7 @@ class OpSpec:
             if name not in self.settings:
                 known = ", ".join(self.settings) or "none"
                 raise ValueError(f"has a setting {name[:80]!r}: {self.kind} knows {known}")
-        parsed = {name: setting.of(name, settings, self.kind) for name, setting in self.settings.items()}
+        parsed = {name: setting.read(name, settings, self.kind) for name, setting in self.settings.items()}
         return Operation(self, inputs, dict(tensors), parsed)
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
@@ -168,7 +168,7 @@ class Setting:
     default: SettingValue = None
     required: bool = False
 
-    def of(self, name: str, settings: Settings, kind: str) -> SettingValue:
+    def read(self, name: str, settings: Settings, kind: str) -> SettingValue:
         """Return the value that an operation is given, parsed, or the default."""
         if name not in settings:
             if self.required:

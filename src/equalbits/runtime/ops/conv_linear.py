@@ -49,15 +49,15 @@ class _Weighted(OpSpec):
         if binary:
             stored = {part: arrays[part] for part in ("weight", "kept") if part in arrays}
             fields |= {part.upper(): lowering.plan.weight(array, np.uint8) for part, array in stored.items()}
-        if (form := lowering.input_form(place)) != "floats":
+        step, form = "CONV_SIGNED" if binary else "CONV_REAL", lowering.input_form(place)
+        if form != "floats":
             step = "CONV_BITS" if form == "bits" else "CONV_BYTES" if binary else "CONV_INT8"
             read = lowering.compact[value]
         elif operation.settings.get("input_bits") == 8:
             step, read = "LINEAR_BYTES", lowering.as_flat(value)
         elif by_rows:
-            step, read = "CONV_SIGNED" if binary else "CONV_REAL", lowering.as_flat(value)
+            read = lowering.as_flat(value)
         else:
-            step = "CONV_SIGNED" if binary else "CONV_REAL"
             read = lowering.image if value == 0 and fields.get("GROUPS", 1) == 1 else lowering.as_real(value)
         if not binary:
             fields["WEIGHT"] = lowering.plan.weight(arrays["weight"], np.int8 if step == "CONV_INT8" else np.float32)
