@@ -90,8 +90,11 @@ def pack(
     >>> [operation.kind for operation in packed.network.operations]
     ['conv', 'affine', 'relu', 'flatten', 'linear']
     """
-    options = (("rest", rest, RESTS), ("linear_inputs", linear_inputs, LINEAR_INPUTS))
-    for name, value, known in (*options, ("activations", activations, tuple(ACTIVATIONS))):
+    for name, value, known in (
+        ("rest", rest, RESTS),
+        ("linear_inputs", linear_inputs, LINEAR_INPUTS),
+        ("activations", activations, ACTIVATIONS),
+    ):
         if value not in known:
             raise PackError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, known))}")
     if calibration is not None and activations == "float32":

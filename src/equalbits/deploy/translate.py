@@ -54,19 +54,23 @@ def translate(frozen: Frozen) -> Graph:
         elif node.op == "call_function" and node in needed:
             known[node] = _translate_node(tracer, node, known)
     output = tracer.value(known[frozen.output_node])
-    read = {name for node, (name, _) in constants.items() if node in needed}
-    for name, weights in frozen.binary.items():
-        if (name in read and weights.name not in tracer.used) or name.replace(FROZEN, "weight") in read:
-            raise PackError(
-                f"layer {weights.name!r} is binary, but the model changes its weights before it multiplies by them, or "
-                f"reads its latents: pass binary_weight() unchanged to a convolution or linear layer"
-            )
+    _check_binary_weights(frozen, tracer, {name for node, (name, _) in constants.items() if node in needed})
     norms = {node.name for node in needed if str(node.target) == _BATCH_NORM}
     norms |= {user.name for node in needed if str(node.target) == _DECOMPOSED_BATCH_NORM for user in node.users}
     graph = drop_unused(tracer.graph, output)
     output = Value(len(graph.steps), output.shape)
     fold_batch_norms(graph, output, norms)
     return drop_unused(graph, output)
+
+
+def _check_binary_weights(frozen: Frozen, tracer: Tracer, read: set[str]) -> None:
+    """Raise where the model reads the weights of a binary layer without multiplying by them, or its latents."""
+    for name, weights in frozen.binary.items():
+        if (name in read and weights.name not in tracer.used) or name.replace(FROZEN, "weight") in read:
+            raise PackError(
+                f"layer {weights.name!r} is binary, but the model changes its weights before it multiplies by them, or "
+                f"reads its latents: pass binary_weight() unchanged to a convolution or linear layer"
+            )
 
 
 def _translate_node(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
