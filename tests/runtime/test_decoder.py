@@ -58,7 +58,7 @@ TOKENS = np.random.default_rng(1).integers(VOCABULARY, size=LENGTH)
 @pytest.mark.parametrize("name", SETS)
 def test_logits_are_those_of_the_whole_text_however_tokens_arrive(name: str, gain: bool, bits: int) -> None:
     model = PackedModel(causal(bits=bits, gain=gain))
-    model._native = NativeEngine(model.network, name)
+    model.native = NativeEngine(model.network, name)
     truth = model(TOKENS)
     for pieces in ([1] * LENGTH, [LENGTH], [7, 1, 1, 20, 2, 9], [33, 7]):
         decoder, read = Decoder(model, rows=8), 0

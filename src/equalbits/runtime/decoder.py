@@ -26,8 +26,6 @@ class Decoder:
     """
 
     def __init__(self, model: PackedModel, *, rows: int = 64) -> None:
-        if not model.engine.startswith("native"):
-            raise ValueError("a cache needs the native engine")
         self.model, self.read, self._spare = model, 0, rows
         self._step = _CachedPlan(model, 1, rows)
         self.length = self._step.length
@@ -63,14 +61,14 @@ class _CachedPlan:
     """
 
     def __init__(self, model: PackedModel, rows: int, spare: int, *, until_attention: bool = False) -> None:
-        if native.BUILT is None:
-            raise ValueError(native.REASON)
+        if native.BUILT is None or model.native is None:
+            raise ValueError("a cache needs the native engine")
         shortened = shorten(model.network, rows, until_attention=until_attention)
         self.length, self._network, self._threads = shortened.length, shortened.network, model.threads
         tables = PlanTables(native.BUILT.FIELDS, native.BUILT.KINDS)
         positions = -(-(self.length + spare) // _BLOCK) * _BLOCK
         answer = _CachedLowering(shortened, tables, positions).run()
-        self.plan = native.BUILT.Plan(*tables.tables(), answer, model.engine[len("native (") : -1])
+        self.plan = native.BUILT.Plan(*tables.tables(), answer, model.native.instruction_set)
 
     def __call__(self, tokens: Sequence[int], state: Floats, position: int) -> Floats:
         """Read tokens at a position; return what the last one makes."""

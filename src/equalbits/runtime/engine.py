@@ -79,17 +79,17 @@ class PackedModel:
         limits.check(network)
         self.network, self.threads, self._requested, self._limits = network, threads, engine, limits
         self._may_be_pixels = network.mean is not None  # until a value outside 0 to 1 shows normalized floats
-        self._native: NativeEngine | None = None
+        self.native: NativeEngine | None = None
         if engine != "numpy":
             try:
-                self._native = NativeEngine(network, limits=limits)
+                self.native = NativeEngine(network, limits=limits)
             except LimitError:
                 raise
             except ValueError as error:
                 if engine == "native":
                     raise ValueError(f"engine='native' is not available: {error}") from None
                 logging.getLogger("equalbits").debug("%s", error)
-        if self._native is None:
+        if self.native is None:
             limits.check(network, numpy=True)
         self._at_length = lru_cache(_KEPT_LENGTHS)(
             lambda length: PackedModel(at_length(network, length), threads=threads, engine=engine, limits=limits)
@@ -98,7 +98,7 @@ class PackedModel:
     @property
     def engine(self) -> str:
         """Name of the engine in use: ``"numpy"``, or ``"native"`` and its instruction set."""
-        return "numpy" if self._native is None else f"native ({self._native.instruction_set})"
+        return "numpy" if self.native is None else f"native ({self.native.instruction_set})"
 
     def __call__(self, *images: Array, **named: Array) -> Any:
         """Return the logits of each image.
@@ -132,7 +132,7 @@ class PackedModel:
 
     def run_batch(self, batch: Array) -> Floats:
         """Return the logits of images that :meth:`as_batch` returned; batches of one dtype can be joined."""
-        return self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
+        return self._run_numpy(batch) if self.native is None else self.native(batch, self.threads)
 
     @property
     def classes(self) -> tuple[str, ...]:
