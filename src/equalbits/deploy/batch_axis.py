@@ -29,14 +29,19 @@ def apply_rule(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], option
     views = [known for known in _flatten(arguments) if isinstance(known, BatchView)]
     if not views:
         return _plain(tracer, rule, arguments, options)
-    if tracer.operation == "slice.Tensor" and tracer.shape == _shape(tracer, views[0]):
-        return views[0]  # older versions of torch trace x[:, :1] as a slice of each axis
-    if all(view.folded and not view.axis for view in views):
-        return _folded(tracer, rule, arguments, options)
-    if len(views) == 1 and arguments[0] is views[0]:
-        return _moved(tracer, rule, views[0], arguments[1:], options)
+    view = views[0]
+    if tracer.operation == "permute.default":
+        return _permute(tracer, view, _count_axes(view, arguments[1]))
+    if rule.batch == "reshape":
+        return _reshape(tracer, view)
+    if tracer.operation == "slice.Tensor" and tracer.shape == _shape(tracer, view):
+        return view  # older versions of torch trace x[:, :1] as a slice of each axis
+    if all(other.folded and not other.axis for other in views):
+        return _folded(tracer, rule, view, arguments, options)
+    if len(views) == 1 and arguments[0] is view:
+        return _moved(tracer, rule, view, arguments[1:], options)
     if tracer.operation in _PRODUCTS and isinstance(arguments[0], Tensor):
-        return _multiply_from_left(tracer, rule, arguments[0], views[0])
+        return _multiply_from_left(tracer, rule, arguments[0], view)
     raise tracer.refuse(f"does {tracer.operation} on values whose batch axes are in different places: {_WAY_OUT}")
 
 
@@ -86,15 +91,11 @@ def _at(value: Value, place: int, *, folded: bool) -> Known:
     return BatchView(value, place, folded) if place or folded else value
 
 
-def _folded(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], options: Mapping[str, Any]) -> Known:
+def _folded(
+    tracer: Tracer, rule: TraceRule, view: BatchView, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> Known:
     """Apply a rule as if the folded axis were two: the batch, and an axis of the value."""
-    shape, given, how = tracer.shape, list(arguments), rule.batch
-    view = next(known for known in _flatten(given) if isinstance(known, BatchView))
-    first = view.value
-    if how == "reshape":
-        return _reshape(tracer, view)
-    if tracer.operation == "permute.default":
-        return _permute(tracer, view, _count_axes(view, given[1]))
+    shape, given, how, first = tracer.shape, list(arguments), rule.batch, view.value
     if how == "own":
         own: Known = rule.function(tracer, *given, **options)
         return own
@@ -147,10 +148,6 @@ def _behind_batch(tracer: Tracer, axes: object, view: BatchView) -> object:
 def _moved(tracer: Tracer, rule: TraceRule, view: BatchView, rest: Sequence[Any], options: Mapping[str, Any]) -> Known:
     """Apply a rule with the batch in front, and put it back to its place."""
     place, rest = view.axis, [*rest]
-    if tracer.operation == "permute.default":
-        return _permute(tracer, view, _count_axes(view, rest[0]))
-    if rule.batch == "reshape":
-        return _reshape(tracer, view)
     if rule.batch in ("cut", "drop"):
         at = rule.axes_at - 1
         rest = rest if len(rest) > at else [*rest, 0]
