@@ -154,7 +154,7 @@ def _pictures() -> Iterator[Recipe]:
     """A start for pictures of one's own: seconds per hundred on a laptop."""
     about = "your own pictures, from a directory per class in --data: ResNet-20 at 32×32; first and last layer real"
     small = {"epochs": 30, "schedule.per": "step", "data.batch_size": 32, "data.resize": 36, "data.crop": 32}
-    yield _recipe("pictures", about, "resnet20", "imagefolder", _RESNET20 | small)
+    yield _recipe("pictures", about, "resnet20", "imagefolder", small)
 
 
 def _recipe(name: str, about: str, net: str, data: str, settings: _Settings) -> Recipe:
