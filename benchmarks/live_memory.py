@@ -22,7 +22,7 @@ class StepMemory:
     def __init__(self, models: Sequence[nn.Module], optimizer: torch.optim.Optimizer) -> None:
         self.models, self.optimizer = models, optimizer
         self.found: dict[str, Any] = {"peak": 0, "parts": {}, "live": []}
-        self.enter_capture = torch.cuda.graph.__enter__
+        self.allocated, self.enter_capture = 0, torch.cuda.graph.__enter__
         self.started = torch.cuda.memory_allocated() - self._lasting() if torch.cuda.is_available() else 0
 
     def __enter__(self) -> "StepMemory":
@@ -41,9 +41,8 @@ class StepMemory:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        lasting, allocated = self._lasting(), torch.cuda.memory_allocated() - self.started
-        self.found["parts"] = {"parameters and optimizer": _mib(lasting), "workspaces": _mib(allocated - lasting)}
-        self.allocated = allocated
+        lasting, self.allocated = self._lasting(), torch.cuda.memory_allocated() - self.started
+        self.found["parts"] = {"parameters and optimizer": _mib(lasting), "workspaces": _mib(self.allocated - lasting)}
         torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python")
 
     def __exit__(self, *_: object) -> None:

@@ -35,12 +35,12 @@ from workers import Worker, replies, take_turns_at_autotuning
 
 #: In the order of their value: the last ones are left out where the time is short.
 CAPTURED = "real|1w1a|1w1a 8bits early|1w1a small|1w1a again20 8bits early|1w1a again20 early|best|best taught"
-CAPTURED += "|1w1a small 8bits|1w1a again100 8bits early|1w1a 8bits|1w1a early"
+MORE = "1w1a small 8bits|1w1a again100 8bits early|1w1a 8bits|1w1a early|best small|best unfused"
 PLAIN = "real|1w1a|1w1a small|best"
 LARGE_WAYS = "real|1w1a averages 8bits pool early|1w1a again20 averages 8bits pool early|1w1a|1w1a averages|real pool"
 WAYS = [f"{net}, captured" for net in CAPTURED.split("|")] + [f"{net}, plain" for net in PLAIN.split("|")]
 WAYS += [f"{net} 224, captured" for net in LARGE_WAYS.split("|")]
-WAYS += ["best small, captured", "best unfused, captured", "real 224, plain", "1w1a averages 224, plain"]
+WAYS += [f"{net}, captured" for net in MORE.split("|")] + ["real 224, plain", "1w1a averages 224, plain"]
 ROUNDS = 7
 
 
@@ -77,7 +77,7 @@ def measure(
         if time.monotonic() > start + 0.4 * (end - start):
             return {"failed": "not started: the time was short"}
         workers[way] = Worker(__file__, "--work", way, *(["--dry-run"] if dry else []))
-        return workers[way].ask("", build_end) or {"failed": "it ended, or the time did"}
+        return workers[way].ask("", build_end) or {"failed": workers[way].last_error()}
 
     try:
         with ThreadPoolExecutor(at_once) as pool:
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("result", nargs="?", help="JSON file to write")
     parser.add_argument("--seconds", type=float, default=240, help="time for everything")
     parser.add_argument("--ways", default="|".join(WAYS), help="separated by |")
-    parser.add_argument("--at-once", type=int, default=12, help="number of processes that compile at the same time")
+    parser.add_argument("--at-once", type=int, default=14, help="number of processes that compile at the same time")
     parser.add_argument("--dry-run", action="store_true", help="run tiny eager nets on the CPU")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -18,7 +18,13 @@ class Worker:
 
     def __init__(self, *words: str) -> None:
         settings = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "3", "OMP_NUM_THREADS": "1"}
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (until the process ends)
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": self.errors,
+            "text": True,
+        }
         self.process = subprocess.Popen([sys.executable, *words], env=settings, **pipes)
 
     def ask(self, word: str, end: float) -> Any:
@@ -32,7 +38,12 @@ class Worker:
         except BrokenPipeError:
             line = ""
         timer.cancel()
-        return json.loads(line) if line else None
+        return json.loads(line) if line.endswith("\n") else None
+
+    def last_error(self) -> str:
+        """Return the last line that the process wrote to stderr."""
+        self.errors.seek(0)
+        return (self.errors.read().strip().splitlines() or [f"it ended with {self.process.wait()}"])[-1][:300]
 
 
 def replies() -> Callable[[object], None]:
