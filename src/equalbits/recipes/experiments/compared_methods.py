@@ -117,22 +117,22 @@ def tune_methods(
 ) -> dict[str, Recipe]:
     """Return the recipe of each method with the rate that scores best on held-out images; the first of equals."""
     held_out = hold_out(recipe, execution.root)
-    trials: dict[str, list[tuple[Recipe, PlannedRun]]] = {method: [] for method in methods}
-    labels: dict[str, str] = {}
+    runs, labels, tuned = list[PlannedRun](), dict[str, str](), dict[str, Recipe]()
     for method, rate in itertools.product(methods, sorted(set(rates))):
         name, value = setting_at(recipe, method, rate)
-        tuned, trial = (each.with_settings({f"optimizer.{name}": value}) for each in (recipe, held_out))
-        (run,) = method_runs(trial, method, [TUNING_SEED], within=f"{name}{value:g}")
-        trials[method].append((tuned, run))
+        setting = {f"optimizer.{name}": value}
+        (run,) = method_runs(held_out.with_settings(setting), method, [TUNING_SEED], within=f"{name}{value:g}")
+        runs.append(run)
         labels[run.case] = f"{method} at {name} {value:g}, on held-out images"
-    runs = [run for tried in trials.values() for _, run in tried]
+        tuned[run.case] = recipe.with_settings(setting)
     train_methods(store, runs, execution, label=lambda run: labels[run.case])
 
-    def correct(trial: tuple[Recipe, PlannedRun]) -> int:
-        (record,) = store.records([trial[1]])
+    def correct(run: PlannedRun) -> int:
+        (record,) = store.records([run])
         return -1 if record.diverged else record.scored[0][1].correct
 
-    return {method: max(tried, key=correct)[0] for method, tried in trials.items()}
+    best = {method: max((run for run in runs if run.method == method), key=correct) for method in methods}
+    return {method: tuned[run.case] for method, run in best.items()}
 
 
 def setting_at(recipe: Recipe, method: str, rate: float) -> tuple[str, float]:
