@@ -36,7 +36,7 @@ test: $(READY)
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
 pytest: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow and not soak and not browser and not embedded"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow and not soak and not browser and not embedded" $(TESTS)
 
 # Only the files with such tests are collected: others may import packages that the GPU machine lacks. All files at
 # a time, because most of the time is compilation on the CPU: a few threads each.

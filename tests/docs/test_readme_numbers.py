@@ -39,6 +39,10 @@ def rest_of_the_readme():
 def facts():
     python, torch = PROJECT["requires-python"], PROJECT["optional-dependencies"]["train"][0]
     yield f"Python {python.removeprefix('>=')} or newer, {torch.replace('>=', ' ')} or newer"
+    oldest, newest = re.findall(r'torch: "(\d+\.\d+)', (ROOT / ".github/workflows/ci.yml").read_text())
+    usual = re.findall(r"^torch==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[0]
+    assert torch == f"torch>={oldest}"
+    yield f"torch {oldest}, {usual} and {newest}"
     methods = re.search(r"compare --methods (\S+)  ", README)[1].split(",")
     assert methods == list(METHODS) and len(methods) == 3
     yield "three methods compared"
