@@ -56,7 +56,9 @@ def test_pack_prints_json_and_a_size_that_hardly_differs_is_not_called_larger(tr
     code, printed, _ = call("pack", trained, tmp_path / "a.ebits", "--json")
     facts = json.loads(printed)
     assert code == 0 and facts["bytes"] == (tmp_path / "a.ebits").stat().st_size and facts["exact"] is True
-    assert facts["compared"].startswith("6 of 6 test images, accuracy ")
+    assert facts["compared"] == "6 of 6 test images"
+    test = facts["test"]
+    assert test["total"] == 6 and test["accuracy"] == 100 * test["correct"] / 6
     assert size_ratio(1000, 1020) == "as large as" and size_ratio(100, 250) == "2.5 times smaller than"
 
 

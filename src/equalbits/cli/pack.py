@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
     with _log_to_stderr():
         rounding = {name: getattr(options, name) for name in ("rest", "linear_inputs", "activations")}
         packed, model, example = eb.recipes.pack_run(source, which=options.which, root=root, **rounding)
-    same = _compare(packed, model, example, options)
+    same, score = _compare(packed, model, example, options)
     if to is None:
         packed.save(path)
         written, exported = path.stat().st_size, ""
@@ -59,8 +59,11 @@ def run(options: argparse.Namespace) -> None:
             "binary_layers": len(layers),
         }
         facts |= {"exact": packed.audit().exact, "compared": same, **({"exported": exported} if to else {})}
+        if score is not None:
+            facts["test"] = {"correct": score.correct, "total": score.total, "accuracy": score.accuracy}
         print(json.dumps(facts))
         return
+    same += "" if score is None else f", accuracy {score.accuracy:.2f} % of {score.total:,}"
     say(f"{line}\nsame class as the model for {same}\n{shares}")
     if options.which == "last":
         print_best_hint(source)
@@ -87,7 +90,7 @@ def _checked_paths(options: argparse.Namespace) -> tuple[Path, Path]:
 
 def _compare(
     packed: "eb.runtime.PackedModel", model: "nn.Module", example: "Tensor", options: argparse.Namespace
-) -> str:
+) -> "tuple[str, eb.training.Score | None]":
     """Compare with the model on test images and score all of them, where they are found; else on random images."""
     import torch
 
@@ -99,7 +102,7 @@ def _compare(
         say(f"no test images to compare on: {error}", error=True)
     with torch.no_grad():
         same = int((~eb.deploy.other_class(packed(example.numpy()), model(example).numpy())).sum())
-    return f"{same} of {len(example)} random images"
+    return f"{same} of {len(example)} random images", None
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from equalbits.recipes.build import DataSpec, make_loader
 from equalbits.recipes.recipe import read_recipe
 from equalbits.recipes.run_dir import data_root_of, load_run, unfinished_epoch
 from equalbits.runtime import PackedModel
-from equalbits.training import evaluate
+from equalbits.training import Score, evaluate
 
 #: Test images to compare with the model, most seconds to score all of them, and training images for calibration.
 _COMPARED, _MOST_SECONDS, _CALIBRATED = 64, 60.0, 256
@@ -97,11 +97,13 @@ class ByteBatches:
             yield images, self.dataset.labels[part].cpu()
 
 
-def check_on_test_images(packed: PackedModel, model: nn.Module, out: Path, root: Path | None = None) -> str:
+def check_on_test_images(
+    packed: PackedModel, model: nn.Module, out: Path, root: Path | None = None
+) -> tuple[str, Score | None]:
     """Compare a packed model with the model on some test images of its run; return how many have the same class.
 
-    The accuracy on all of them follows where it takes less than a minute. Images are found in ``root`` or in the data
-    directory the run recorded; :class:`DataError` where there are none.
+    Its score on all of them follows, or None where that takes more than a minute. Images are found in ``root`` or in
+    the data directory the run recorded; :class:`DataError` where there are none.
     """
     dataset = dataset_of(out, "test", root)
     images = _some_images(packed, dataset, _COMPARED)
@@ -112,9 +114,8 @@ def check_on_test_images(packed: PackedModel, model: nn.Module, out: Path, root:
         expected = model(_normalised(images, packed)).numpy()
     same = f"{int((~other_class(answers, expected)).sum())} of {len(images)} test images"
     if seconds > _MOST_SECONDS:
-        return same
-    score = evaluate(packed, ByteBatches(packed, dataset), progress=True)
-    return f"{same}, accuracy {score.accuracy:.2f} % of {score.total:,}"
+        return same, None
+    return same, evaluate(packed, ByteBatches(packed, dataset), progress=True)
 
 
 def dataset_of(out: Path, split: str, root: Path | None = None) -> Dataset | FolderDataset:
