@@ -166,7 +166,7 @@ def escape_control_chars(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def one_line(error: object, limit: int = 200) -> str:
+def one_line(error: object, limit: int = 300) -> str:
     """Return the message of an error on one line, with its middle left out where it is long.
 
     >>> one_line(ValueError("first line\\n  second line"))

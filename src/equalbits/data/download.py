@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from equalbits._extras import install_hint
+from equalbits._text import one_line
 from equalbits.data.cifar import EDITIONS, Edition
 from equalbits.data.dataset import DataError
 from equalbits.data.named_datasets import data_root
@@ -118,7 +119,7 @@ def _reason(error: Exception) -> str:
     """Return the innermost cause of a network error, in one line."""
     while isinstance(error.args[0] if error.args else None, Exception):
         error = error.args[0]
-    return " ".join(str(getattr(error, "reason", None) or error).split())
+    return one_line(getattr(error, "reason", None) or error)
 
 
 def _unpack(archive: Path, edition: Edition, target: Path) -> None:

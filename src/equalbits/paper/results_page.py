@@ -12,7 +12,7 @@ from equalbits._claim import HEADER, Claim
 from equalbits._files import remove_partial_files, write_all_atomically
 from equalbits._plotting import method_name
 from equalbits._statistics import Difference, Sample, holm, welch
-from equalbits._text import markdown_table
+from equalbits._text import markdown_table, one_line
 from equalbits.paper.claims import CaseCounts, accuracy, score_of
 from equalbits.paper.grid_parameters import command, deciding_settings, ranges
 from equalbits.paper.item import Item, get_item, list_items
@@ -41,7 +41,7 @@ def keep_items(folders: Iterable[Path], repository: Path, *, log: Callable[[str]
         try:
             log(f"{folder}: kept as {keep_item(folder, results, docs, log=log)}")
         except ValueError as error:  # the others are kept and shown
-            refused.append(" ".join(str(error).split()))
+            refused.append(one_line(error, 1000))
     write_results_page(results, docs)
     return refused
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from equalbits._text import one_line
 from equalbits.recipes import RunRecord, read_history
 from equalbits.training import EpochRecord, History
 
@@ -177,8 +178,3 @@ def _pictures(folder: Path) -> tuple[Path, ...]:
         smaller = _is_file(svg) and _is_file(png) and 4 * png.stat().st_size < svg.stat().st_size
         found.append(png if smaller or not _is_file(svg) else svg)
     return tuple(found)
-
-
-def one_line(error: Exception) -> str:
-    """Return the text of an error without line breaks."""
-    return " ".join(str(error).split())

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
+from equalbits._text import one_line
 from equalbits.report.charts import data_uri, suits_dark
-from equalbits.report.find_outputs import Entry, one_line, scan
+from equalbits.report.find_outputs import Entry, scan
 from equalbits.report.page_sections import SECTIONS, title_of
 from equalbits.report.tables import ReportTable
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from equalbits._text import format_range, size_ratio
+from equalbits._text import format_range, one_line, size_ratio
 from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import DataSpec, RunRecord, last_weights, load_run
-from equalbits.report.find_outputs import RunFiles, one_line
+from equalbits.report.find_outputs import RunFiles
 from equalbits.training import Score
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import equalbits
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
+from equalbits._text import one_line
 from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe
 from equalbits.recipes.experiments.train_runs import Execution, Trainer
 from equalbits.recipes.run_record import command_line
@@ -114,7 +115,7 @@ def train_on_node(runs: Sequence[PlannedRun], *, root: Path | None, device: str,
             with ThreadPoolExecutor(1) as thread:  # in a thread, signals are left to Ray
                 thread.submit(train, []).result()
         except (ValueError, OSError, ImportError) as error:
-            return {**result, "failed": " ".join(str(error).split())}
+            return {**result, "failed": one_line(error)}
         paths = (path for path in Path(folder).rglob("*") if path.is_file() and not path.name.startswith("."))
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     return {**result, "files": files, "seconds": time.perf_counter() - began}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from equalbits._files import remove_file, remove_partial_files, write_all_atomically, write_atomically
+from equalbits._text import one_line
 from equalbits.data import FolderLoader, Loader
 from equalbits.recipes.bit_measurements import BitMeasurements
 from equalbits.recipes.build import DataSpec, make_loader, make_model, make_with_common_start, pick_device
@@ -89,7 +90,7 @@ class Trainer:
             self._train_together(recorded, reporters)
             return
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:160]
+            reason = one_line(error)
         self.execution.log(f"steps cannot be captured as a CUDA graph ({reason}): running them with speed=plain")
         torch.cuda.synchronize()
         self._train_together(plain, reporters)
