@@ -299,7 +299,7 @@ void eb_winograd_rows(const eb_context *context, const eb_step *step, int64_t ro
 void eb_winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target);
 void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 
-/* pool.cpp: run work(argument, part) for part 0 .. parts - 1, on as many threads, which meet where all of them call it. NULL
+/* threads.cpp: run work(argument, part) for part 0 .. parts - 1, on as many threads, which meet where all of them call it. NULL
  * if threads cannot start. */
 eb_pool *eb_pool_new(int threads);
 int eb_pool_threads(const eb_pool *pool);
