@@ -85,6 +85,8 @@ def test_commands_take_the_name_of_an_entry(tmp_path: Path, capsys: pytest.Captu
     assert main(["list", "zoo"]) == 0
     printed = capsys.readouterr().out
     assert all(f"  zoo:{entry} " in printed for entry in ENTRIES)
+    assert main(["list", "zoo", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"zoo": {f"zoo:{entry}": zoo_card(entry) for entry in ENTRIES}}
     assert main(["inspect", name]) == 0
     assert capsys.readouterr().out.startswith(f"{name}: ")
     assert main(["bench", name, "--seconds", "0"]) == 0

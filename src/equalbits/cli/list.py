@@ -46,7 +46,9 @@ def _print_names(options: argparse.Namespace) -> None:
     if not any(found.values()):
         raise ValueError(f"--match {options.match}: no name matches; equalbits list shows all")
     if options.json:
-        print(json.dumps({kind: [*names] for kind, names in found.items()}))
+        listed: dict[str, object] = {kind: [*names] for kind, names in found.items() if kind != "zoo"}
+        zoo = {name: eb.runtime.zoo_card(name.removeprefix("zoo:")) for name in found.get("zoo", ())}
+        print(json.dumps(listed | ({"zoo": zoo} if "zoo" in found else {})))
         return
     width = max(len(name) for names in found.values() for name in names)
     for kind, names in found.items():
