@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equalbits.cli.errors import one_line
+from equalbits.cli.errors import error_message
 
 PACKED = Path(__file__).parents[1] / "golden" / "residual.ebits"
 KEPT_BACK = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -46,7 +46,7 @@ def test_a_closed_pipe_is_not_an_error(command, settings, tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 @pytest.mark.parametrize(("command", "images"), [("inspect", 1), ("run", 1), ("run", 500), ("--help", 1)])
-def test_a_full_disk_is_reported_in_one_line(command, images, settings, tmp_path):
+def test_a_full_disk_is_reported_in_error_message(command, images, settings, tmp_path):
     words = words_of(command, tmp_path, images=images)
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=settings)
@@ -71,6 +71,6 @@ def test_a_missing_stdout_is_not_an_error(settings, tmp_path):
 
 @pytest.mark.parametrize("number", ["ENOENT", "EACCES", "EPERM", "EEXIST", "EFBIG", "EROFS", "ENOSPC", "EDQUOT"])
 def test_file_errors_name_the_file_and_a_remedy(number, tmp_path):
-    line = one_line(OSError(getattr(errno, number), "in the system's words", str(tmp_path / "net.ebits")))
+    line = error_message(OSError(getattr(errno, number), "in the system's words", str(tmp_path / "net.ebits")))
     assert line.startswith(f"{tmp_path / 'net.ebits'}: ")
     assert re.search(r"(use another path|check the path|retry)", line) and "in the system's words" not in line

@@ -11,6 +11,7 @@ from typing import NoReturn
 import equalbits as eb
 from equalbits._text import nearest_name
 from equalbits.cli.errors import run_reporting_errors
+from equalbits.cli.suggestions import suggest_option
 from equalbits.cli.terminal import ignore_closed_terminal
 
 #: Each command with its line of help; its module has the same name.
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, unknown = parser.parse_known_args(words)
     subparser = commands.get(wanted or "", parser)
     if unknown:
-        subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown, subparser)}")
+        subparser.error(f"unrecognized arguments: {' '.join(unknown)}{suggest_option(unknown, subparser)}")
     for action in subparser._actions:  # argparse has no public way to list them
         if getattr(options, action.dest, None) == "" != action.default:  # such as an unset shell variable
             subparser.error(f"argument {'/'.join(action.option_strings) or action.metavar}: the value is empty")
@@ -111,24 +112,3 @@ def make_parser(names: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[
         if name in names:
             import_module(f"equalbits.cli.{name}").add_arguments(command)
     return parser, subparsers.choices
-
-
-def _suggestion(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """Return "; did you mean …?" for an unknown flag: ``--set`` with the setting of that name, or the nearest flag."""
-    word = next((word for word in unknown if word.startswith("-")), "")
-    name, _, value = word.lstrip("-").partition("=")
-    flags = {flag.lstrip("-"): flag for action in parser._actions for flag in action.option_strings}
-    if "set" in flags and (setting := _setting_named(name.replace("-", "_"))):
-        after = [other for other in unknown[list(unknown).index(word) + 1 :] if not other.startswith("-")]
-        return f"; did you mean --set {setting}={value or next(iter(after), 'VALUE')}?"
-    nearest = nearest_name(name, flags)
-    return f"; did you mean {flags[nearest]}?" if nearest else ""
-
-
-def _setting_named(name: str) -> str | None:
-    """Return the path of a recipe's setting, such as ``optimizer.lr`` for ``lr``."""
-    try:
-        known = eb.recipes.Recipe.declarations()
-    except ImportError:  # without torch
-        return None
-    return next((path for path in known if name in (path, path.rpartition(".")[2])), None)

@@ -52,7 +52,7 @@ def run_reporting_errors(prefix: str, work: Callable[[], int | None]) -> int:
             raise
         distributed = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
         process = f" (process {os.environ['RANK']})" if distributed else ""
-        print(f"{prefix}{process}: {one_line(error)}", file=sys.stderr)
+        print(f"{prefix}{process}: {error_message(error)}", file=sys.stderr)
         _flush(discard=True)
         return 1
     except Exception as error:
@@ -63,7 +63,7 @@ def run_reporting_errors(prefix: str, work: Callable[[], int | None]) -> int:
         return 128 + int(signal_number)
 
 
-def one_line(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Return what went wrong and what to do about it; file names may hold control characters, and be long."""
     return bounded(escape_control_chars(_describe(error)), 2000)
 
