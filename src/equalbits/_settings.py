@@ -240,7 +240,7 @@ def _convert(value: Any, hint: Any, bounds: Mapping[str, float]) -> Any:
     raise TypeError
 
 
-def _describe(hint: Any, bounds: Mapping[str, float]) -> str:
+def _describe(hint: object, bounds: Mapping[str, float]) -> str:
     """Describe the valid values by type and bounds, as in ``a number, at least 0 and below 1``."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is Literal:

@@ -80,14 +80,16 @@ def lightning_callback(*, every: int = 100) -> Any:
         def __init__(self) -> None:
             self.meter = BitMeter()
 
-        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
             self._log(trainer, pl_module)
 
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        def on_train_batch_end(
+            self, trainer: Any, pl_module: nn.Module, outputs: object, batch: object, batch_idx: int
+        ) -> None:
             if trainer.global_step % every == 0:
                 self._log(trainer, pl_module)
 
-        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        def on_train_end(self, trainer: object, pl_module: nn.Module) -> None:
             audit(pl_module)
 
         def _log(self, trainer: Any, model: nn.Module) -> None:
@@ -112,20 +114,24 @@ def trainer_callback(*, every: int = 100) -> Any:
             self.meter = BitMeter()
             self.values: dict[str, float] = {}
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+        def on_train_begin(
+            self, args: object, state: object, control: object, model: nn.Module, **more: object
+        ) -> None:
             self.values = self.meter(model)
 
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+        def on_step_end(self, args: object, state: Any, control: Any, model: nn.Module, **more: object) -> None:
             if state.global_step % every == 0:
                 self.values = self.meter(model)
                 control.should_log = True
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+        def on_log(
+            self, args: object, state: Any, control: object, logs: dict[str, float] | None = None, **more: object
+        ) -> None:
             if logs is not None:
                 logs.update(self.values)
                 state.log_history[-1].update(self.values)
 
-        def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+        def on_train_end(self, args: object, state: object, control: object, model: nn.Module, **more: object) -> None:
             audit(model)
 
     return TrainerBits()

@@ -40,11 +40,11 @@ class LayerFactory:
 
     def conv2d(self, *shape: Any, real_input: bool = False, **settings: Any) -> nn.Module:
         """Create a binary convolution with torch's arguments; ``real_input`` leaves its input real, as for images."""
-        return self._layer((BinaryConv2d, QuickConv2d, _Conv2d), real_input, shape, settings)
+        return self._layer((BinaryConv2d, QuickConv2d, _QuantizedConv2d), real_input, shape, settings)
 
     def linear(self, *shape: Any, real_input: bool = False, **settings: Any) -> nn.Module:
         """Create a binary linear layer with torch's arguments; ``real_input`` as for :meth:`conv2d`."""
-        return self._layer((BinaryLinear, nn.Linear, _Linear), real_input, shape, settings)
+        return self._layer((BinaryLinear, nn.Linear, _QuantizedLinear), real_input, shape, settings)
 
     def real_conv2d(self, *shape: Any, **settings: Any) -> nn.Conv2d:
         """Create a real convolution: a stem or a shortcut."""
@@ -89,9 +89,9 @@ class _QuantizedInput(nn.Module):
         return outputs
 
 
-class _Conv2d(_QuantizedInput, nn.Conv2d):
+class _QuantizedConv2d(_QuantizedInput, nn.Conv2d):
     pass
 
 
-class _Linear(_QuantizedInput, nn.Linear):
+class _QuantizedLinear(_QuantizedInput, nn.Linear):
     pass
