@@ -97,7 +97,7 @@ def _short(value: Any, name: str, left_out: list[str]) -> Any:
     return [_short(each, f"{name}.{at}", left_out) for at, each in enumerate(value)]
 
 
-def readable(value: object, indent: int = 0) -> str:
+def readable(value: Any, indent: int = 0) -> str:
     """Format JSON with one line for each value that fits in it, and for each list of plain values.
 
     >>> print(readable({"seeds": [0, 1], "long": {"a": "x" * 60, "b": "y" * 60}}))
