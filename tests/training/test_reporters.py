@@ -140,8 +140,11 @@ def test_a_missing_login_is_reported_before_training(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(login=login, Error=OSError))
     with pytest.raises(ValueError, match=r"Use `wandb login` to log in. To log into files, set WANDB_MODE=offline."):
         WeightsAndBiases(tmp_path, project="p")
+    assert WeightsAndBiases(tmp_path, project="p", mode="offline").run is None
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert WeightsAndBiases(tmp_path, project="p").run is None
+    with pytest.raises(ValueError, match="wandb login"):  # as in wandb.init, the argument comes before the variable
+        WeightsAndBiases(tmp_path, project="p", mode="online")
 
 
 def test_weights_and_biases_keeps_no_partial_name_file(tmp_path: Path, monkeypatch, room_for) -> None:

@@ -87,7 +87,8 @@ class WeightsAndBiases:
     """Log each epoch to Weights & Biases. Needs the package ``wandb`` and a login.
 
     The first record starts the run, so that a run that fails before leaves none. Its id is kept in ``folder``, so that
-    a resumed run continues the same curves. ``more`` returns further curves of the epoch; a recipe sets it.
+    a resumed run continues the same curves. ``settings`` are those of ``wandb.init``: with ``mode="offline"`` no login
+    is needed. ``more`` returns further curves of the epoch; a recipe sets it.
     """
 
     more: Callable[[], Mapping[str, float]] = dict
@@ -95,7 +96,7 @@ class WeightsAndBiases:
     def __init__(self, folder: Path, **settings: Any) -> None:
         import wandb
 
-        if os.environ.get("WANDB_MODE", "online") == "online":
+        if (settings.get("mode") or os.environ.get("WANDB_MODE", "online")) == "online":
             try:
                 wandb.login()  # before training, not after its first epoch
             except wandb.Error as error:
