@@ -226,7 +226,7 @@ class StepTable:
             self._halve()
 
     def rows(self) -> Tensor:
-        """Return all rows, the row first, on the CPU."""
+        """Return all rows, stacked along the first axis, on the CPU."""
         self._copy()
         rows = self._copied if self._last is None else [*self._copied, self._last.cpu()]
         return torch.stack(rows) if rows else torch.zeros(0, 0)
