@@ -1,5 +1,8 @@
 """Layers whose binary input is constant are named, and a net whose ReLUs are replaced learns."""
 
+from collections import UserDict
+from types import MappingProxyType, SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -16,6 +19,7 @@ from equalbits.nn import (
     adapt_for_binary_inputs_,
     binarize_,
 )
+from equalbits.nn.forward_checks import run_in_eval
 
 
 def relu_net(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -109,6 +113,38 @@ class Net(nn.Module):
         features = nnf.relu(features) if self.functional else self.act(features)
         features = nnf.max_pool2d(nnf.dropout(features, training=self.training), 2)
         return self.head(self.gate(self.blocks(features).mean(dim=(2, 3))))
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        UserDict(points=torch.randn(4, 16)),  # as the batches of a tokenizer
+        (MappingProxyType({"points": torch.randn(4, 16)}),),
+        (SimpleNamespace(points=torch.randn(4, 16)),),  # as a batch of graphs
+        ["a text", "another"],
+    ],
+)
+def test_an_example_may_be_any_batch_that_the_model_takes(example):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = relu_net()
+
+        def forward(self, batch=None, *, points=None):
+            if isinstance(batch, list):
+                points = torch.tensor([[float(len(text))] * 16 for text in batch])
+            elif batch is not None:
+                points = batch["points"] if isinstance(batch, MappingProxyType) else batch.points
+            return self.layers(points)
+
+    report = binarize_(Net(), BiHalf(), example=example)
+    assert report.replaced == ("layers.3", "layers.6")
+
+
+@pytest.mark.parametrize("example", [(1, 3, 8, 8), torch.Size([1, 3, 8, 8]), [1, 3, 8, 8], 3, None, (), {}])
+def test_an_example_without_inputs_raises_with_the_remedy(example):
+    with pytest.raises(ValueError, match=r"give a batch of inputs, as in torch\.randn"):
+        run_in_eval(relu_net(), example)
 
 
 def binary_net(**settings: bool) -> nn.Module:

@@ -101,7 +101,8 @@ def watch_forward(model: nn.Module, example: Example) -> Observed:
 
 def run_in_eval(model: nn.Module, example: Example) -> None:
     """Call ``model`` on ``example`` in eval mode without gradients, and restore its modes."""
-    if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(example)):
+    given = example.values() if isinstance(example, Mapping) else example if isinstance(example, tuple) else [example]
+    if all(leaf is None or isinstance(leaf, int | float) for leaf in tree_leaves(list(given))):  # a shape, or nothing
         raise ValueError(f"example={bounded(repr(example))}: give a batch of inputs, as in torch.randn(1, 3, 32, 32)")
     with evaluation_mode(model), torch.no_grad():
         if isinstance(example, Mapping):
