@@ -76,6 +76,38 @@ def test_signs_written_in_any_way_pack(name):
     assert {array.shape for array in stored} <= {(2, 4)}, "one number each, not one for each pixel"
 
 
+BOOLS = {
+    "a sum": lambda x: ((x > 1) + (x > 2)).float(),
+    "a sum with constants": lambda x: ((x > 1) + torch.tensor([True, False, True, False])).float(),
+    "a sum of one axis": lambda x: (x > 1).sum(1, keepdim=True, dtype=torch.bool).float(),
+    "of constants": lambda x: torch.logical_and(x > 1, torch.tensor([0.0, 2.0, 5.0, -0.5])).float(),
+    "compared with constants": lambda x: ((x > 1) >= torch.tensor([True, False, True, False])).float(),
+}
+
+
+@pytest.mark.parametrize("name", BOOLS)
+def test_bools_stay_bools_where_the_example_has_none_that_are_true(name):
+    model = Written(lambda _, x: BOOLS[name](x.flatten(1)))
+    packed = pack(model, -torch.rand(3, 4, 1, 1))
+    images = torch.tensor([[3.0, 2.5, 0.0, 1.5], [-1.0, 1.5, 2.5, 3.0]])[:, :, None, None]
+    np.testing.assert_array_equal(packed(images.numpy()), model(images).numpy())
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda x: torch.logical_not(torch.where(x > 1, 3.0, 2.0)),
+        lambda x: ~torch.where(x > 1, 1, 0),
+        lambda x: torch.logical_and(torch.where(x > 1, 2.0, 0.0), x > 1),
+        lambda x: torch.logical_and(x > 1, torch.where(x > 1, 2.0, 0.0)),
+        lambda x: (x > 1) & torch.tensor([2, 3, 1, 1]),
+    ],
+)
+def test_numbers_combined_as_bools_are_refused(combine):
+    with pytest.raises(PackError, match=r"(negates|combines) numbers as bools"):
+        pack(Written(lambda _, x: combine(x.flatten(1)).float()), -torch.rand(3, 4, 1, 1))
+
+
 def test_a_sign_written_as_a_choice_of_constants_is_computed_in_float64():
     conv = BinaryConv2d(4, 3, 3, bias=False)
     model = Written(lambda model, x: model.conv(torch.where(x >= 0, 1.0, -1.0)).flatten(1), conv=conv)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from equalbits.deploy.ops.shape import expand_to
@@ -17,6 +18,8 @@ def _compare(tracer: Tracer, first: Known, second: Known, *, above: bool, strict
         value, threshold, above, strict = second, first, not above, not strict
     if not isinstance(threshold, Tensor | float | int):
         raise tracer.refuse("compares with a value computed from the image: a packed network has constant thresholds")
+    if isinstance(threshold, Tensor) and threshold.dtype is torch.bool:
+        threshold = threshold.float()
     # x ≥ t and its negation x < t put the threshold above; x > t and x ≤ t put it below.
     return StepFunction(tracer.value(value), ((threshold, strict),), (0.0, 1.0) if above else (1.0, 0.0))
 
@@ -30,7 +33,7 @@ def logical_not(tracer: Tracer, condition: Known) -> StepFunction | Mask:
     """Negate a comparison or a mask."""
     if isinstance(condition, Mask):
         return Mask(tracer.affine(condition.value, -1.0, 1.0))
-    if not isinstance(condition, StepFunction):
+    if not isinstance(condition, StepFunction) or not _is_bool(condition) or tracer.dtype is not torch.bool:
         raise tracer.refuse("negates numbers as bools: compare them with a constant instead")
     return replace(condition, levels=condition.levels[::-1])
 
@@ -38,14 +41,20 @@ def logical_not(tracer: Tracer, condition: Known) -> StepFunction | Mask:
 @rule("bitwise_and.Tensor", "logical_and.default")
 def logical_and(tracer: Tracer, first: Known, second: Known) -> Mask:
     """Combine masks: a product of 0 and 1."""
-    bools = [known for known in (first, second) if isinstance(known, Mask | StepFunction)]
+    bools = [known for known in (first, second) if _is_bool(known)]
+    constant = second if _is_bool(first) else first
+    if tracer.dtype is not torch.bool or not bools or (len(bools) == 1 and not isinstance(constant, Tensor)):
+        raise tracer.refuse("combines numbers as bools: compare them with a constant instead")
     made = [expand_to(tracer, tracer.value(known), tracer.output_shape()) for known in bools]
     if len(made) == 2:
         return Mask(tracer.add("mul", *made))
-    constant = second if isinstance(first, Mask | StepFunction) else first
-    if not bools or not isinstance(constant, Tensor):
-        raise tracer.refuse("combines numbers as bools: compare them with a constant instead")
-    return Mask(made[0] if bool(constant.all()) else tracer.affine(made[0], constant.float()))
+    assert isinstance(constant, Tensor)
+    return Mask(made[0] if bool(constant.all()) else tracer.affine(made[0], constant.bool()))
+
+
+def _is_bool(known: Known) -> bool:
+    """Return whether a value is 0 or 1 everywhere, as a comparison is; a step function may have other levels."""
+    return isinstance(known, Mask) or (isinstance(known, StepFunction) and sorted(known.levels) == [0.0, 1.0])
 
 
 @rule("_assert_tensor_metadata.default")

@@ -14,7 +14,12 @@ from equalbits.deploy.tracer import Tracer, rule
 
 @rule("add.Tensor", batch="anywhere")
 def add(tracer: Tracer, first: Operand, second: Operand, *, alpha: float = 1) -> Value:
-    """Add two values, or a value and a constant."""
+    """Add two values, or a value and a constant. A sum of bools is true where any of them is."""
+    made = _add(tracer, first, second, alpha)
+    return tracer.add("clamp", made, min=0.0, max=1.0) if tracer.dtype is torch.bool else made
+
+
+def _add(tracer: Tracer, first: Operand, second: Operand, alpha: float) -> Value:
     if not isinstance(first, Value):
         return tracer.affine(_spread(tracer, tracer.value(second), first), alpha, first)
     if not isinstance(second, Value):

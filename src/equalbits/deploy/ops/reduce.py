@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from functools import partial, reduce
 
+import torch
 from torch import Tensor
 
 from equalbits.deploy.ops.elementwise import add, clamp, neg
@@ -27,11 +28,12 @@ def mean(tracer: Tracer, value: Known, axes: Axes = None, keepdim: bool = False,
 
 @rule("sum.dim_IntList", axes_at=1)
 def total(tracer: Tracer, value: Known, axes: Axes = None, keepdim: bool = False, **_: object) -> Value:
-    """Reduce by the sum: the mean times the number of entries."""
+    """Reduce by the sum: the mean times the number of entries. As a bool, it is true where any entry is."""
     if isinstance(value, Stacked):
         return reduce(partial(add, tracer), _unstack(tracer, value, axes, keepdim))
     made = mean(tracer, value, axes)
-    return tracer.affine(made, math.prod(tracer.value(value).shape) / math.prod(made.shape))
+    made = tracer.affine(made, math.prod(tracer.value(value).shape) / math.prod(made.shape))
+    return clamp(tracer, made, 0.0, 1.0) if tracer.dtype is torch.bool else made
 
 
 @rule("amax.default", axes_at=1)
