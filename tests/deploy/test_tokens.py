@@ -146,8 +146,9 @@ MASKED = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool], ids=str)
 @pytest.mark.parametrize("way", MASKED)
-def test_a_mask_that_is_an_input_counts_as_0_and_1(way):
+def test_a_mask_that_is_an_input_counts_as_0_and_1(way, dtype):
     class Masked(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -157,9 +158,19 @@ def test_a_mask_that_is_an_input_counts_as_0_and_1(way):
             return MASKED[way](self.embed(ids), mask.bool()[:, :, None].expand(-1, -1, 8)).mean(dim=1)
 
     torch.manual_seed(0)
-    model, ids, mask = Masked().eval(), torch.randint(9, (3, 6)), torch.randint(3, (3, 6))
+    model, ids, mask = Masked().eval(), torch.randint(9, (3, 6)), torch.randint(3, (3, 6)).to(dtype)
     expected = model(ids, mask).detach().numpy()
     np.testing.assert_allclose(eb.pack(model, (ids, mask))(ids.numpy(), mask.numpy()), expected, atol=1e-6)
+
+
+def test_an_input_of_bools_is_one_in_the_packed_model_as_well():
+    class Either(nn.Module):
+        def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+            return torch.where(~first, 5.0, 2.0) + (first + second)
+
+    first, second = torch.tensor([[True, True, False, False]]), torch.tensor([[True, False, True, False]])
+    packed = eb.pack(Either().eval(), (first, second))
+    np.testing.assert_array_equal(packed(first.numpy(), second.numpy()), [[3.0, 3.0, 6.0, 5.0]])
 
 
 def test_a_value_that_is_no_input_cannot_be_cast_to_bool():

@@ -66,7 +66,8 @@ class PortedForward:
         for number, (port, dtype) in enumerate(zip(self.inputs, self.dtypes, strict=True)):
             stop = start + math.prod(port.shape)
             part = rows[:, start:stop].reshape(len(rows), *port.shape)
-            given.append(part if dtype.is_floating_point else integers(part, number))
+            part = part if dtype.is_floating_point else integers(part, number)
+            given.append(part.bool() if dtype is torch.bool else part)
             start = stop
         named = {port.name: part for port, part in zip(self.inputs, given, strict=True)} if self.by_name else {}
         made = type(self.model).forward(self.model, *(() if named else given), **named)
