@@ -108,6 +108,12 @@ def test_numbers_combined_as_bools_are_refused(combine):
         pack(Written(lambda _, x: combine(x.flatten(1)).float()), -torch.rand(3, 4, 1, 1))
 
 
+def test_addmm_multiplies_by_its_factors():
+    weight, bias = torch.arange(8.0).reshape(4, 2), torch.tensor([1.0, -2.0])
+    packs(Written(lambda _, x: torch.addmm(bias, x.flatten(1), weight, beta=3, alpha=0.5)), torch.randn(3, 4, 1, 1))
+    packs(Written(lambda _, x: torch.addmm(bias, x.flatten(1), weight, beta=0)), torch.randn(3, 4, 1, 1))
+
+
 def test_a_sign_written_as_a_choice_of_constants_is_computed_in_float64():
     conv = BinaryConv2d(4, 3, 3, bias=False)
     model = Written(lambda model, x: model.conv(torch.where(x >= 0, 1.0, -1.0)).flatten(1), conv=conv)

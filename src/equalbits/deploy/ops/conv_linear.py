@@ -206,9 +206,11 @@ def linear(tracer: Tracer, value: Value, weight: Tensor, bias: Known = None) -> 
 
 
 @rule("addmm.default", batch="anywhere")
-def addmm(tracer: Tracer, bias: Known, value: Value, weight: Tensor) -> Value:
-    """Multiply by a constant matrix and add a bias."""
-    return linear(tracer, value, weight.T.contiguous(), bias)
+def addmm(tracer: Tracer, bias: Known, value: Value, weight: Known, *, beta: float = 1, alpha: float = 1) -> Value:
+    """Multiply by a constant matrix and add a bias, each times a factor."""
+    matrix, added = tracer.constant(weight).T, tracer.constant(bias)
+    matrix = (matrix if alpha == 1 else alpha * matrix).contiguous()
+    return linear(tracer, value, matrix, None if beta == 0 else added if beta == 1 else beta * added)
 
 
 def _add_weighted(tracer: Tracer, kind: str, value: Value, weight: Known, bias: Known, settings: Settings) -> Value:
