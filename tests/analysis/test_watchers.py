@@ -116,6 +116,13 @@ def test_a_full_table_of_flips_sums_rows_and_loses_none():
         assert (up, down) == (fine.cumulative[0][place], fine.cumulative[1][place])
 
 
+def test_the_flips_of_all_layers_are_read_from_the_table_once(monkeypatch):
+    watcher, reads, rows = FlipWatcher(filters={"0": 0, "3": 1}), [], StepTable.rows
+    train(small_net(Sign()), [watcher], steps=3)
+    monkeypatch.setattr(StepTable, "rows", lambda self: reads.append(self) or rows(self))
+    assert len(watcher.layers) == len(watcher.filters) == len(reads) == 2  # a table of 50,000 rows takes a while
+
+
 def test_pruning_and_unpruning_are_not_counted_as_flips():
     class Given(WeightQuantizer):
         def symbols(self, latents):

@@ -79,14 +79,15 @@ class FlipWatcher:
     @property
     def layers(self) -> dict[str, FlipSeries]:
         """Flips of each layer."""
-        layers = enumerate(self._previous.items())
-        return {name: self._series(place, symbols.numel()) for place, (name, symbols) in layers}
+        rows, layers = self._table.rows(), enumerate(self._previous.items())
+        return {name: self._series(rows, place, symbols.numel()) for place, (name, symbols) in layers}
 
     @property
     def filters(self) -> dict[str, FlipSeries]:
         """Flips of each selected filter, by the name of its layer."""
-        filters = enumerate(self.selected.items(), start=len(self._previous)) if self._previous else ()
-        return {name: self._series(place, self._previous[name][index].numel()) for place, (name, index) in filters}
+        rows, previous = self._table.rows(), self._previous
+        filters = enumerate(self.selected.items(), start=len(previous)) if previous else ()
+        return {name: self._series(rows, place, previous[name][index].numel()) for place, (name, index) in filters}
 
     @property
     def silent(self) -> dict[str, int]:
@@ -118,9 +119,9 @@ class FlipWatcher:
         series += [flips[name][index] for name, index in self.selected.items()]
         return torch.stack([counts.to(series[0].device) for counts in series])
 
-    def _series(self, place: int, symbols: int) -> FlipSeries:
-        counts = self._table.rows()[:, place].tolist() if self._table.steps else []
-        return FlipSeries(list(self._table.steps), [up for up, _ in counts], [down for _, down in counts], symbols)
+    def _series(self, rows: Tensor, place: int, symbols: int) -> FlipSeries:
+        up, down = rows[:, place].T.tolist() if len(rows) else ([], [])
+        return FlipSeries(list(self._table.steps), up, down, symbols)
 
 
 class EntropyWatcher:
