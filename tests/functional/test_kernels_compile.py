@@ -77,7 +77,7 @@ def test_kernels_compile_without_warnings(law, monkeypatch: pytest.MonkeyPatch) 
     from triton.runtime.jit import JITFunction
 
     class NoDriver:
-        get_current_device = lambda self: "none"  # noqa: E731 (apart from the kernels of a device)
+        get_current_device = lambda self: "none"  # noqa: E731 (its own key in the cache of kernels)
         get_current_stream = lambda self, device: 0  # noqa: E731
         get_current_target = lambda self: GPUTarget("cuda", 90, 32)  # noqa: E731
 

@@ -142,7 +142,7 @@ def test_the_backward_pass_frees_all_that_a_layer_keeps(net: str) -> None:
         return [tensor.shape for tensor in tensors if tensor.untyped_storage().data_ptr() not in own]
 
     assert len(alive()) > 3
-    outputs.sum().backward()  # the outputs hold the graph on
+    outputs.sum().backward()  # the outputs keep the graph alive
     assert not alive()
 
 

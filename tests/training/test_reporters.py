@@ -166,8 +166,5 @@ def test_reporters_may_be_made_from_the_history_so_far(make_net, make_loader, ma
 
     train(make_net(), make_loader(), make_config(), reporters=make)
     assert known == [History(())]
-    assert [record.epoch for record in records if isinstance(record, EpochRecord)] == [
-        1,
-        2,
-        3,
-    ]  # on a busy machine steps, too
+    ends = [record for record in records if isinstance(record, EpochRecord)]  # a slow machine reports steps, too
+    assert [record.epoch for record in ends] == [1, 2, 3]

@@ -49,10 +49,10 @@ def convolve_and_norm(
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
     """Return a fused norm of the convolution of ±1 inputs; it keeps only bits, and before an RPReLU the residual.
 
-    The norm is ``prelu_norm_add_sign`` or ``norm_add_rprelu_sign``, by the type of its settings. ``bits``
-    are those of ``signs`` if they are known. Pass the signs that it returns to a convolution alone: the backward pass
-    overwrites their gradient. There is no second gradient. Without ``recompute``, in plain execution, it
-    keeps the output of the convolution, too.
+    The norm is ``prelu_norm_add_sign`` or ``norm_add_rprelu_sign``, by the type of its settings. ``bits`` are those of
+    ``signs`` if they are known. Pass the signs that it returns to a convolution alone: on a GPU the backward pass
+    overwrites their gradient, which a hook, a sum or another reader may share. There is no second gradient. Without
+    ``recompute``, in plain execution, it keeps the output of the convolution, too.
     """
     signs, source, symbols, _ = as_operands(signs, weight)
     layout = BitLayout.of(signs) if bits is None else bits.layout
