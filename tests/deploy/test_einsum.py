@@ -59,6 +59,28 @@ def test_constants_multiply_from_the_left(given):
     test_equations_pack(given, FromLeft)
 
 
+class Left(nn.Module):
+    """Multiply images by a constant from the left."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.randn(sizes))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return (self.left @ (images if self.left.dim() > 2 else images.flatten(1))).flatten(1)
+
+
+def test_a_matrix_for_each_channel_multiplies_from_the_left():
+    model, images = Left(4, 5, 3).eval(), torch.randn(3, 4, 3, 6)
+    packed = pack(model, images[:2])
+    np.testing.assert_allclose(packed(images.numpy()), model(images).detach().numpy(), atol=1e-5)
+
+
+def test_a_matrix_that_mixes_images_is_refused():
+    with pytest.raises(PackError, match="layer 'matmul' multiplies along the batch"):
+        pack(Left(2, 2).eval(), torch.randn(2, 4, 3, 6))
+
+
 class Heads(nn.Module):
     """Add position scores to images that are folded with the batch, as SAM's attention does."""
 

@@ -20,8 +20,11 @@ def matmul(tracer: Tracer, first: Operand, second: Operand) -> Value:
     """Multiply two values, or a value by a constant matrix from either side."""
     if isinstance(first, Value) and isinstance(second, Value):
         return _multiply(tracer, first, second)
-    if isinstance(first, Tensor) and first.dim() == 2 and isinstance(second, Value) and len(second.shape) == 2:
-        return permute(tracer, linear(tracer, permute(tracer, second, [0, 2, 1]), first), [0, 2, 1])
+    if isinstance(first, Tensor) and isinstance(second, Value) and len(second.shape) == 1:
+        raise tracer.refuse("multiplies along the batch: a packed network treats each image by itself")
+    if isinstance(first, Tensor) and first.dim() > 1 and isinstance(second, Value):
+        turned = [*range(len(second.shape) - 1), -1, -2]  # the transposed product, with the matrix on the right
+        return permute(tracer, matmul(tracer, permute(tracer, second, turned), first.mT), turned)
     if isinstance(second, Tensor) and second.dim() == 3 and len(second) == 1:
         second = second[0]
     if isinstance(second, Tensor) and second.dim() == 2:
