@@ -172,3 +172,25 @@ class Written(nn.Module):
 def test_models_that_cannot_be_packed_are_named(forward, words):
     with pytest.raises(PackError, match=words):
         pack(Written(forward), torch.rand(3, 4, 5, 6))
+
+
+TURNED = {
+    "a choice": lambda y: torch.where(y > 0, 1.0, -1.0),
+    "two choices": lambda y: torch.where(y > 0.5, 2.0, torch.where(y > 0, 1.0, -1.0)),
+    "a bool": lambda y: (y >= 0).float(),
+    "its negation": lambda y: (~(y >= 0)).float(),
+    "times its bool": lambda y: y * (y > 0),
+    "two values": lambda y: (y + 2 * y) * y[..., :1],
+}
+
+
+@pytest.mark.parametrize("batch", [2, 4])  # 4 is also the number of channels
+@pytest.mark.parametrize("name", TURNED)
+def test_comparisons_and_sums_keep_the_place_of_the_batch(name, batch):
+    def forward(x):
+        return TURNED[name](x.flatten(2).transpose(0, 1)).transpose(0, 1).flatten(1)
+
+    torch.manual_seed(0)
+    packed = pack(Written(forward), torch.randn(batch, 4, 5, 6))
+    images = torch.randn(3, 4, 5, 6)
+    np.testing.assert_allclose(packed(images.numpy()), forward(images).numpy(), atol=1e-5)

@@ -21,6 +21,7 @@ from equalbits.deploy.traced_values import BatchView, Known, StepFunction, Value
 from equalbits.deploy.tracer import Tracer, TraceRule
 
 _WAY_OUT = "keep the batch in front, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
+_PAIRS = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor")
 _PRODUCTS = ("matmul.default", "mm.default", "bmm.default")
 
 
@@ -38,8 +39,9 @@ def apply_rule(tracer: Tracer, rule: TraceRule, arguments: Sequence[Any], option
         return view  # older versions of torch trace x[:, :1] as a slice of each axis
     if all(other.folded and not other.axis for other in views):
         return _folded(tracer, rule, view, arguments, options)
-    if len(views) == 1 and arguments[0] is view:
-        return _moved(tracer, rule, view, arguments[1:], options)
+    same_place = len({(other.axis, other.folded, len(other.value.shape)) for other in views}) == 1
+    if arguments[0] is view and (len(views) == 1 or (same_place and tracer.operation in _PAIRS)):
+        return _moved(tracer, rule, view, _unwrap(list(arguments[1:])), options)
     if tracer.operation in _PRODUCTS and isinstance(arguments[0], Tensor):
         return _multiply_from_left(tracer, rule, arguments[0], view)
     raise tracer.refuse(f"does {tracer.operation} on values whose batch axes are in different places: {_WAY_OUT}")
@@ -168,6 +170,8 @@ def _moved(tracer: Tracer, rule: TraceRule, view: BatchView, rest: Sequence[Any]
     made: Known | tuple[Value, ...] = rule.function(tracer, view.value, *rest, **options)
     if isinstance(made, tuple):
         return tuple(_at(value, place, folded=view.folded) for value in made)  # type: ignore[return-value]
+    if isinstance(made, StepFunction):
+        return replace(made, axis=place, folded=view.folded)
     return _at(made, place, folded=view.folded) if isinstance(made, Value) else made
 
 

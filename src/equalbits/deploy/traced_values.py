@@ -29,13 +29,14 @@ class Mask:
 class StepFunction:
     """A piecewise constant function: ``value`` takes the next level at each threshold, as a sign or a comparison does.
 
-    The bool of a threshold says whether the threshold itself still has the level before it. ``folded``: the batch is
-    folded with the first axis of the value, as in :class:`BatchView`.
+    The bool of a threshold says whether the threshold itself still has the level before it. ``axis`` and ``folded``
+    say where the batch is, as in :class:`BatchView`.
     """
 
     value: Value
     thresholds: tuple[tuple[Tensor | float, bool], ...]
     levels: tuple[float, ...]
+    axis: int = 0
     folded: bool = False
 
 

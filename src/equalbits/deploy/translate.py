@@ -128,9 +128,9 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
 
     def read(argument: Node) -> Known:
         found = known[argument]
-        folded = isinstance(found, StepFunction) and found.folded
-        raw = not folded or rule.function in (comparison.where, comparison.logical_not)
-        return found if raw else BatchView(tracer.value(found), folded=True)
+        if not isinstance(found, StepFunction) or rule.function in (comparison.where, comparison.logical_not):
+            return found
+        return BatchView(tracer.value(found), found.axis, found.folded) if found.axis or found.folded else found
 
     arguments, options = map_arg((node.args, node.kwargs), read)  # type: ignore[arg-type]
     made = apply_rule(tracer, rule, arguments, options)

@@ -73,12 +73,12 @@ def where(tracer: Tracer, condition: Known, yes: Known, no: Known) -> StepFuncti
         raise tracer.refuse("chooses between values by something other than a comparison with a constant")
     low, high = (no, yes) if condition.levels[0] == 0 else (yes, no)
     (threshold,) = condition.thresholds
-    if isinstance(low, StepFunction) and low.value == condition.value:
+    if isinstance(low, StepFunction) and replace(condition, thresholds=low.thresholds, levels=low.levels) == low:
         last = low.thresholds[-1][0]
         several = isinstance(last, Tensor) and last.numel() != 1
         if not several and float(last) < _number(tracer, threshold[0]):
-            more = (*low.thresholds, threshold), (*low.levels, _number(tracer, high))
-            return StepFunction(low.value, *more, low.folded)
+            levels = (*low.levels, _number(tracer, high))
+            return replace(low, thresholds=(*low.thresholds, threshold), levels=levels)
     return replace(condition, levels=(_number(tracer, low), _number(tracer, high)))
 
 
