@@ -139,6 +139,8 @@ REFUSED = [
     (lambda _, x: x.half().float(), r"layer 'to' casts to torch\.float16, which rounds"),
     (lambda _, x: x.int().float(), r"layer 'to' casts to torch\.int32"),
     (lambda _, x: x.bool().float(), r"layer 'to' casts to torch\.bool"),
+    (lambda _, x: (-(x > 9).byte()).float(), r"layer 'neg' computes in torch\.uint8, where numbers wrap at 256"),
+    (lambda _, x: ((x > 9).byte() * 200 + 100).float(), r"layer 'mul' computes in torch\.uint8"),
     (lambda _, x: x.relu() if x.sum() > 0 else x, "its forward branches on values of the image; do the same"),
     (in_autocast, r"layer 'matmul' casts to torch\.bfloat16, which rounds"),
     (lambda _, x: x - x.mean((0, 2)).mean(), r"takes the mean over axes \[0, 2\], the batch included"),

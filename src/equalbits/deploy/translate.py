@@ -17,6 +17,7 @@ from equalbits.deploy.traced_values import BatchView, Indices, Known, Mask, Step
 from equalbits.deploy.tracer import Tracer
 
 _MULTIPLIES = ("aten.linear.default", "aten.convolution.default", "aten.conv2d.default", "aten.conv1d.default")
+_ARITHMETIC = ("add.Tensor", "sub.Tensor", "rsub.Scalar", "mul.Tensor", "neg.default")
 _BATCH_NORM = "aten.batch_norm.default"
 _DECOMPOSED_BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"  # returns a tuple
 _SIGN = "use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)"
@@ -120,6 +121,8 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
     tracer.operation = name.removeprefix("aten.")
     if any(isinstance(known[read], Indices) for read in node.all_input_nodes):
         raise tracer.refuse("reads the indices of maxima: a packed network has only the maxima")
+    if tracer.dtype is torch.uint8 and tracer.operation in _ARITHMETIC:
+        raise tracer.refuse("computes in torch.uint8, where numbers wrap at 256: cast to float before")
     rule = RULES.get(name)
     if rule is None:
         original = str(node.meta.get("original_aten", name))
