@@ -9,8 +9,8 @@
   The same call resumes an interrupted part.
 - ``save`` writes records, small checkpoints, and the weights of teachers and of the first seed of each best net that it
   has not saved before, in files of 16 MiB. ``cat OUT/saved.* | tar x -C RUNS`` unpacks them; ``train`` can go on there.
-- ``lease`` is for a rented GPU that ends a command after ten minutes: it trains in the background, SECONDS from its first
-  call on, and saves after nine minutes or at the end. Repeat the call until it says so.
+- ``lease`` is for a rented GPU that ends a command after ten minutes: it trains in the background, SECONDS from its
+  first call on, and saves after nine minutes or at the end. Repeat the call until it says so.
 - ``keep`` merges the finished parts into results/ and generates the pages. Run it at the root of the repository.
 """
 
