@@ -133,6 +133,8 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
         found = known[argument]
         if not isinstance(found, StepFunction) or rule.function in (comparison.where, comparison.logical_not):
             return found
+        if name == "aten._to_copy.default" and {*found.levels} != {0.0, 1.0}:  # torch 2.6 casts between two choices
+            return found
         return BatchView(tracer.value(found), found.axis, found.folded) if found.axis or found.folded else found
 
     arguments, options = map_arg((node.args, node.kwargs), read)  # type: ignore[arg-type]

@@ -167,7 +167,7 @@ def copy(tracer: Tracer, value: Known, **_: object) -> Value | Mask | StepFuncti
     if not exact and tracer.dtype not in (None, torch.float32, torch.float64):
         raise tracer.refuse(f"casts to {tracer.dtype}, which rounds: remove the cast, packed values are float32")
     if tracer.operation == "_to_copy.default" and isinstance(value, StepFunction) and not is_bool:
-        return value  # torch 2.6 casts between two choices
+        return value
     return tracer.value(value)
 
 
